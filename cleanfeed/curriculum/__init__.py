@@ -1,0 +1,1 @@
+"""Kept documents go in; samples in stages, shuffled and written as Parquet, come out."""

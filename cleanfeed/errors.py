@@ -1,0 +1,53 @@
+"""Every error a user can meet: what is wrong goes in, one line and an exit code come out.
+
+The tree::
+
+    CleanfeedError            1   the run failed on data or environment
+    ├── MisuseError           2   a wrong option, a wrong key in a pipeline file, an input that does not exist
+    ├── NothingReadableError  1   no input held a single readable record
+    ├── BusyError             1   another process is building into the same folder
+    └── VerifyError           1   a finished build does not match its manifest
+
+A message has the form ``what is wrong: where: got X, expected Y. What to do.`` on one line.
+"""
+
+from __future__ import annotations
+
+
+class CleanfeedError(Exception):
+    """A run that cannot go on; the message is one line for the person at the terminal."""
+
+    exit_code = 1
+
+
+class MisuseError(CleanfeedError):
+    """The command or its settings are wrong, and nothing was changed."""
+
+    exit_code = 2
+
+
+class NothingReadableError(CleanfeedError):
+    """Not one record of any input could be read."""
+
+
+class BusyError(CleanfeedError):
+    """Another process holds the output folder."""
+
+
+class VerifyError(CleanfeedError):
+    """Files and manifest of a build disagree."""
+
+
+def one_line(what: str, where: str, got: str = "", expected: str = "", todo: str = "") -> str:
+    """Return a message in the form every cleanfeed error has.
+
+    Args:
+        what: What is wrong, without a final full stop.
+        where: File, option or key.
+        got: What was found; left out when empty.
+        expected: What should have been there; left out when empty.
+        todo: What the reader can do about it, as a sentence.
+    """
+    sides = ", ".join(part for part in (f"got {got}" if got else "", f"expected {expected}" if expected else "") if part)
+    message = f"{what}: {where}" + (f": {sides}" if sides else "") + "."
+    return " ".join((message + (f" {todo}" if todo else "")).split())

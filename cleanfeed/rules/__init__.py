@@ -1,0 +1,1 @@
+"""Numbers go in; a verdict with every reason comes out."""

@@ -1,0 +1,183 @@
+"""The typed form of a pipeline file: YAML goes in, frozen and checked settings come out.
+
+A pipeline says everything that decides the result of a build. It is stored, resolved, in the manifest.
+Reading files, presets and ``--set`` is in :mod:`cleanfeed.rules.pipeline`; this module only holds the shapes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class Frozen(BaseModel):
+    """Base of all settings: unknown keys and wrong types are refused, values cannot change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class DocumentSettings(Frozen):
+    """How a record becomes a document."""
+
+    text_field: str = "text"
+    """Field with the text; dots reach into nested records (``meta.text``)."""
+    id_field: str = "id"
+    """Field with the user's id; a missing id becomes ``<source>:<source_row>``."""
+    keep_fields: tuple[str, ...] = ()
+    """Other fields that travel to the curriculum as columns."""
+    max_record_bytes: int = Field(default=256 * 2**20, ge=1024, le=2**30)
+    """A record larger than this (bytes, decompressed) is unreadable: ``record_too_large``."""
+
+
+class Bound(Frozen):
+    """A condition on one signal: true when the value lies beyond ``above`` or ``below``. Null is never beyond."""
+
+    signal: str
+    above: float | None = None
+    below: float | None = None
+
+    @model_validator(mode="after")
+    def _one_side(self) -> Bound:
+        if (self.above is None) == (self.below is None):
+            raise ValueError("give exactly one of 'above' and 'below'")
+        return self
+
+
+class RuleSettings(Frozen):
+    """One rule: a bound on a signal and what follows when a document lies beyond it.
+
+    A rejecting rule that names ``evidence`` rejects only if one of these bounds is crossed as well or the value is
+    beyond ``extreme``; otherwise the document is flagged.
+    """
+
+    name: str
+    signal: str
+    above: float | None = None
+    below: float | None = None
+    action: Literal["reject", "flag"] = "reject"
+    extreme: float | None = None
+    """Beyond this the rule rejects without further evidence; lies on the same side as the limit."""
+    evidence: tuple[Bound, ...] = ()
+    """Second kinds of evidence; one is enough."""
+    where: tuple[Bound, ...] = ()
+    """The rule speaks only for documents that meet all of these (length, script, ...)."""
+    because: str = ""
+    """Why this harms training, in a sentence; shown by ``explain`` and in the docs."""
+    source: str = ""
+    """Paper or code the limit is taken from."""
+
+    @model_validator(mode="after")
+    def _one_side(self) -> RuleSettings:
+        if (self.above is None) == (self.below is None):
+            raise ValueError("give exactly one of 'above' and 'below'")
+        return self
+
+
+class Ramp(Frozen):
+    """One term of the quality score: 0 at ``bad``, 1 at ``good``, straight in between and clipped outside."""
+
+    signal: str
+    bad: float
+    good: float
+    weight: float = Field(default=1.0, gt=0)
+
+
+class QualitySettings(Frozen):
+    """Where the quality of a document comes from: exactly one of the three, in [0, 1] except for ``column``."""
+
+    score: tuple[Ramp, ...] = ()
+    """Weighted mean of ramps over signals; terms whose signal is null are left out of the mean."""
+    column: str | None = None
+    """A numeric field of the input, used as it is."""
+    reference: str | None = None
+    """A file of sample text the corpus is compared with: hashed n-gram log-likelihood ratio, as in DSIR."""
+    reference_buckets: int = Field(default=10_000, ge=16, le=2**20)
+
+    @model_validator(mode="after")
+    def _one_way(self) -> QualitySettings:
+        if sum((bool(self.score), self.column is not None, self.reference is not None)) != 1:
+            raise ValueError("give exactly one of 'score', 'column' and 'reference'")
+        return self
+
+
+class Band(Frozen):
+    """A range of sample lengths, up to and including ``max_tokens`` (``max_chars`` where there is no tokenizer)."""
+
+    name: str = Field(pattern=r"^[a-z0-9_]+$")
+    max_tokens: int = Field(ge=1)
+    max_chars: int = Field(ge=1)
+
+
+class Tier(Frozen):
+    """A range of quality, best first.
+
+    Either ``min_quality`` (an absolute score) or ``share`` (this part of the samples, by the corpus' own
+    histogram); the last tier takes the rest and has neither.
+    """
+
+    name: str = Field(pattern=r"^[a-z0-9_]+$")
+    min_quality: float | None = None
+    share: float | None = Field(default=None, gt=0, lt=1)
+
+
+class CurriculumSettings(Frozen):
+    """How kept documents become an ordered set of samples."""
+
+    bands: tuple[Band, ...] = Field(min_length=1)
+    """Shortest first. The last band's limit is the longest sample: longer documents are split into parts."""
+    tiers: tuple[Tier, ...] = Field(min_length=1)
+    """Best first."""
+    end_of_text: str | None = None
+    """Token that closes a document; by default the tokenizer's own."""
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    """Seed of the shuffle inside a stage."""
+    row_group_tokens: int = Field(default=262_144, ge=1)
+    """Tokens in a full row group of a stage's longest samples: 2**18 int32 ids are 1 MiB."""
+    row_group_chars: int = Field(default=1_048_576, ge=1)
+    """The same where there is no tokenizer, in characters."""
+    file_row_groups: int = Field(default=64, ge=1)
+    """Row groups in one file."""
+
+    @model_validator(mode="after")
+    def _ascending(self) -> CurriculumSettings:
+        for unit in ("max_tokens", "max_chars"):
+            limits = [getattr(band, unit) for band in self.bands]
+            if limits != sorted(set(limits)):
+                raise ValueError(f"bands must have rising {unit}, got {limits}")
+        *above, last = self.tiers
+        if last.min_quality is not None or last.share is not None:
+            raise ValueError("the last tier takes the rest: it has neither 'min_quality' nor 'share'")
+        if any((tier.min_quality is None) == (tier.share is None) for tier in above):
+            raise ValueError("each tier but the last has exactly one of 'min_quality' and 'share'")
+        cuts = [tier.min_quality for tier in above if tier.min_quality is not None]
+        if cuts and len(cuts) != len(above):
+            raise ValueError("tiers use 'min_quality' or 'share', not both")
+        if cuts != sorted(set(cuts), reverse=True):
+            raise ValueError(f"tiers must have falling min_quality, got {cuts}")
+        if sum(tier.share or 0.0 for tier in above) >= 1.0:
+            raise ValueError("the shares of all tiers but the last must add up to less than 1")
+        for part in ("bands", "tiers"):
+            names = [item.name for item in getattr(self, part)]
+            if len(set(names)) != len(names):
+                raise ValueError(f"{part} must have different names, got {names}")
+        return self
+
+
+class Pipeline(Frozen):
+    """A whole pipeline file."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
+    description: str = ""
+    documents: DocumentSettings = DocumentSettings()
+    rules: tuple[RuleSettings, ...]
+    quality: QualitySettings
+    curriculum: CurriculumSettings
+
+    @model_validator(mode="after")
+    def _rule_names(self) -> Pipeline:
+        names = [rule.name for rule in self.rules]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"rules must have different names, got twice: {', '.join(twice)}")
+        return self

@@ -1,0 +1,1 @@
+"""Text goes in; numbers, and on request the places they come from, come out."""

@@ -1,0 +1,29 @@
+"""What a signal is: one measured number of a text, declared once with its meaning and its limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """The declaration of one measured number."""
+
+    name: str
+    """Column name in ``signals/``, the name rules use."""
+    type: Literal["int", "float"]
+    """``int`` becomes int64 in Parquet, ``float`` float64."""
+    low: float
+    """Smallest value it can take."""
+    high: float
+    """Largest value it can take; ``math.inf`` where there is none."""
+    meaning: str
+    """One sentence: what is counted over what, with units."""
+    empty: float | None
+    """Value on the empty text; None where it is null there."""
+    null_when: str
+    """When the signal does not apply and is null; empty where it always applies."""
+    source: str
+    """Paper, code or formula it follows; ``cleanfeed`` where it is our own."""
+    needs_tokenizer: bool = False
