@@ -1,0 +1,60 @@
+# Every task of the repository; `make` alone lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+DEMO ?= out/demo
+DATA ?=
+
+# The stamp carries the checksum of what decides the venv, so a right one is never installed again,
+# whatever the times of the files.
+STAMP := $(VENV)/.installed-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
+
+.PHONY: help venv demo test lint format docs bench wheel clean
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(STAMP) ## make .venv and install cleanfeed with the tested versions
+
+$(STAMP):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
+	  echo "Python too old or missing: $(PYTHON): got $$($(PYTHON) --version 2>/dev/null || echo nothing)," \
+	       "expected Python 3.10 or newer. Name another one: make PYTHON=/path/to/python3" >&2; exit 2; }
+	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,hub]'
+	@rm -f $(VENV)/.installed-*
+	@touch $@
+
+demo: $(STAMP) ## build data_samples, verify the result and explain one rejected document
+	@VENV=$(VENV) OUT=$(DEMO) bash data_samples/demo.sh
+
+test: $(STAMP) ## run the tests
+	$(BIN)/python -m pytest
+
+lint: $(STAMP) ## ruff, mypy, the import rule, generated pages up to date
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python docs/generate.py --check
+
+format: $(STAMP) ## let ruff sort imports and format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(STAMP) ## write docs/cli.md, docs/rules.md and docs/signals.md anew
+	$(BIN)/python docs/generate.py
+
+bench: $(STAMP) ## measure against the floors (DATA=FILE.jsonl.zst for text of your own)
+	$(BIN)/python benchmarks/bench.py $(DATA)
+
+wheel: $(STAMP) ## build the wheel into dist/
+	$(BIN)/python -m build --wheel --outdir dist
+
+clean: ## remove what the tasks made, except the venv
+	rm -rf dist build-wheel $(DEMO) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
