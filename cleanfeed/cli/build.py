@@ -1,0 +1,101 @@
+"""``cleanfeed build``: inputs and a pipeline go in; a curriculum in OUT and a table on stdout come out."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from cleanfeed.cli.options import debug_option, enter, json_option, pipeline_options
+
+if TYPE_CHECKING:
+    from cleanfeed.settings import Pipeline
+
+
+def available_cpus() -> int:
+    """Return the number of CPUs this process may use, which in a container is fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@click.command(short_help="Measure, clean and order raw text into a curriculum.")
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True)
+@click.option("--out", metavar="DIR", required=True, help="Folder to write; made when it does not exist.")
+@pipeline_options
+@click.option("--text-field", metavar="F", help="Field with the text; dots reach into records (meta.text).")
+@click.option("--id-field", metavar="F", help="Field with the document's id.")
+@click.option(
+    "--keep-field",
+    "keep_fields",
+    metavar="F",
+    multiple=True,
+    help="Other field that travels to the curriculum. Repeatable.",
+)
+@click.option(
+    "--workers",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Processes to use; by default one for each CPU. The result does not depend on it.",
+)
+@click.option("--keep-text", is_flag=True, help="Keep the text beside the token ids.")
+@click.option("--limit", metavar="N", type=click.IntRange(min=1), help="Read only the first N records.")
+@click.option("--overwrite", is_flag=True, help="Replace a build of other inputs or another pipeline in DIR.")
+@json_option
+@debug_option
+def build(
+    inputs: tuple[str, ...],
+    out: str,
+    pipeline: str,
+    tokenizer: str | None,
+    overrides: tuple[str, ...],
+    text_field: str | None,
+    id_field: str | None,
+    keep_fields: tuple[str, ...],
+    workers: int | None,
+    keep_text: bool,
+    limit: int | None,
+    overwrite: bool,
+    as_json: bool,
+) -> int:
+    """Measure every document of INPUT, set aside the pathological ones, and order the rest into stages.
+
+    INPUT is a file, a folder, a glob or an fsspec address; JSON Lines (plain, gzip, zstd, bz2, xz), Parquet,
+    Arrow, a folder saved by Hugging Face datasets, or plain text. Killed and run again, a build goes on where
+    it was.
+    """
+    enter("build", out, go_on="Run the same command again to go on where it stopped.")
+    from cleanfeed.build.runner import BuildRequest
+    from cleanfeed.build.runner import build as run
+    from cleanfeed.cli.progress import progress
+    from cleanfeed.cli.summary import build_result, show_build
+    from cleanfeed.cli.terminal import print_json
+    from cleanfeed.rules.pipeline import load_pipeline
+
+    request = BuildRequest(
+        inputs=inputs,
+        out=out,
+        pipeline=with_fields(load_pipeline(pipeline, overrides), text_field, id_field, keep_fields),
+        tokenizer=tokenizer,
+        workers=workers or available_cpus(),
+        keep_text=keep_text,
+        limit=limit,
+        overwrite=overwrite,
+    )
+    with progress() as watcher:
+        report = run(request, watcher)
+    result = build_result(report, out)
+    print_json(result) if as_json else show_build(result)
+    return report.exit_code
+
+
+def with_fields(
+    pipeline: Pipeline, text_field: str | None, id_field: str | None, keep_fields: tuple[str, ...]
+) -> Pipeline:
+    """Return the pipeline with the field names given on the command line in place of its own."""
+    documents = pipeline.documents
+    changed = {
+        "text_field": text_field or documents.text_field,
+        "id_field": id_field or documents.id_field,
+        "keep_fields": tuple(dict.fromkeys(documents.keep_fields + keep_fields)),
+    }
+    return pipeline.model_copy(update={"documents": documents.model_copy(update=changed)})

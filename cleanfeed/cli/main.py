@@ -1,0 +1,95 @@
+"""A command line goes in; a command is run, and its exit code or a one-line error comes out."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from cleanfeed import __version__
+from cleanfeed.cli.build import build
+from cleanfeed.cli.explain import explain
+from cleanfeed.cli.options import Invocation, debug_option
+from cleanfeed.cli.verify import verify
+from cleanfeed.errors import CleanfeedError, one_line
+
+EPILOG = """\
+Exit codes: 0 done; 1 failed; 2 misuse; 3 finished, but an input file was damaged. 130 interrupted.
+Results go to stdout, progress and errors to stderr.
+"""
+
+
+@click.group(epilog=EPILOG, context_settings={"max_content_width": 110})
+@click.version_option(__version__, prog_name="cleanfeed", message="%(prog)s %(version)s")
+@debug_option
+def cli() -> None:
+    """Clean and order text for pretraining language models."""
+
+
+for _command in (build, verify, explain):
+    cli.add_command(_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; every error becomes one line on stderr.
+
+    Args:
+        arguments: The words after ``cleanfeed``; by default those of the process.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal without UTF-8 must not turn a printed document into a failed command.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    invocation = Invocation()
+    try:
+        code = cli.main(arguments, prog_name="cleanfeed", standalone_mode=False, obj=invocation)
+    except click.exceptions.NoArgsIsHelpError as help_text:
+        click.echo(help_text.format_message())
+        return 2
+    except click.Abort:
+        _say(f"interrupted: {invocation.where()}. {invocation.go_on}".strip(), invocation)
+        return 130
+    except click.ClickException as error:
+        _say(_misuse(error), invocation)
+        return error.exit_code
+    except CleanfeedError as error:
+        _say(str(error), invocation)
+        return error.exit_code
+    except OSError as error:
+        _say(_system(error, invocation), invocation)
+        return 1
+    except Exception as error:  # noqa: BLE001 - the last line of defence: no traceback reaches a user unasked
+        _say(_unexpected(error, invocation), invocation)
+        return 1
+    return code if isinstance(code, int) else 0
+
+
+def _say(line: str, invocation: Invocation) -> None:
+    """Print the one line of an error, after the traceback where it was asked for."""
+    if invocation.debug:
+        traceback.print_exc()
+    line = " ".join(line.split())
+    click.echo(click.style(line, fg="red") if sys.stderr.isatty() else line, err=True)
+
+
+def _misuse(error: click.ClickException) -> str:
+    """Return a click error as one line that names the help page."""
+    message = error.format_message().rstrip()
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    path = context.command_path if context else "cleanfeed"
+    return f"{message}{'' if message.endswith(('.', '?')) else '.'} See '{path} --help'."
+
+
+def _system(error: OSError, invocation: Invocation) -> str:
+    """Return an error of the operating system as one line with the file it is about."""
+    where = str(error.filename) if error.filename is not None else invocation.where()
+    todo = "" if error.filename is not None else "Run again with --debug to see where."
+    return one_line("cannot read or write", where, got=error.strerror or str(error), todo=todo)
+
+
+def _unexpected(error: Exception, invocation: Invocation) -> str:
+    """Return an error that no part of cleanfeed foresaw as one line."""
+    got = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return one_line("unexpected error", invocation.where(), got=got, todo="Run again with --debug to see where.")

@@ -1,0 +1,83 @@
+"""Options that several commands share: declared once here, read into the settings of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+DEFAULT_PIPELINE = "web_text"
+PRESETS = ("web_text", "multilingual", "code", "gopher", "c4", "fineweb", "olmo_repetition")
+"""Named here as well as in the presets' folder, so that ``--help`` reads no file; a test compares the two."""
+
+
+@dataclass(slots=True)
+class Invocation:
+    """What is known of this call where an error is turned into a line."""
+
+    debug: bool = False
+    command: str = "cleanfeed"
+    subject: str = ""
+    """The folder or file the command works on."""
+    go_on: str = ""
+    """What to do after an interrupt, as a sentence."""
+
+    def where(self) -> str:
+        """Return the place to name in an error that knows no better one."""
+        return f"{self.command} {self.subject}".strip()
+
+
+def _set_debug(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        context.ensure_object(Invocation).debug = True
+
+
+debug_option: Callable[[Command], Command] = click.option(
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_set_debug,
+    help="Show the traceback of an error.",
+)
+
+json_option: Callable[[Command], Command] = click.option(
+    "--json", "as_json", is_flag=True, help="Print the result as JSON on stdout."
+)
+
+
+def pipeline_options(command: Command) -> Command:
+    """Add the options that choose rules, signals and tokenizer."""
+    for option in (
+        click.option(
+            "--set",
+            "overrides",
+            metavar="A.B=VALUE",
+            multiple=True,
+            help="Change one value of the pipeline, for example rules.too_long.above=5000000. Repeatable.",
+        ),
+        click.option(
+            "--tokenizer",
+            metavar="FILE",
+            help="tokenizer.json of the model; without one, lengths are counted in characters.",
+        ),
+        click.option(
+            "--pipeline",
+            metavar="NAME|FILE",
+            default=DEFAULT_PIPELINE,
+            show_default=True,
+            help=f"Pipeline file, or one of {', '.join(PRESETS)}.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def enter(command: str, subject: str = "", go_on: str = "") -> None:
+    """Note what this call is about, for the line an error or an interrupt becomes."""
+    invocation = click.get_current_context().ensure_object(Invocation)
+    invocation.command, invocation.subject, invocation.go_on = f"cleanfeed {command}", subject, go_on

@@ -1,0 +1,173 @@
+"""What a build reports while it runs goes in; bars with rate and time left come out on stderr."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as Bars
+from rich.text import Text
+
+from cleanfeed.cli.terminal import count, duration, megabytes, stderr, visible
+
+COMPILING = "compiling kernels, once per installation"
+BYTES = ("B", "bytes")
+STEP_PERCENT = 10
+"""A build whose stderr is a file says how far it is at each of these steps."""
+
+
+class Watcher(Protocol):
+    """Takes what a build reports; the same shape as :class:`cleanfeed.build.runner.Progress`."""
+
+    def compiling(self) -> None:
+        """Kernels are being compiled, which takes seconds and happens once."""
+
+    def phase(self, name: str, total: int, unit: str) -> None:
+        """A new phase begins, ``total`` units long; 0 where that is not known."""
+
+    def advance(self, n: int) -> None:
+        """``n`` more units of the phase are done."""
+
+    def note(self, text: str) -> None:
+        """Something worth a line has happened."""
+
+
+def amount(value: float, unit: str) -> str:
+    """Return so much of a unit in words."""
+    return megabytes(value) if unit in BYTES else f"{count(int(value))} {unit}"
+
+
+def rate(value: float, unit: str) -> str:
+    """Return so much of a unit per second in words."""
+    return f"{value / 1e6:,.1f} MB/s" if unit in BYTES else f"{value:,.0f} {unit}/s"
+
+
+class _Amount(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        unit = str(task.fields["unit"])
+        done = amount(task.completed, unit)
+        return Text(done if not task.total else f"{done} of {amount(task.total, unit)}", style="dim")
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text("" if not speed else rate(speed, str(task.fields["unit"])))
+
+
+class LiveProgress:
+    """Bars that move, for a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TaskProgressColumn(),
+            _Amount(),
+            _Rate(),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=console,
+            expand=True,
+        )
+        self._current: TaskID | None = None
+
+    def start(self) -> None:
+        """Begin to draw."""
+        self._bars.start()
+
+    def stop(self) -> None:
+        """Draw the last state and give the terminal back."""
+        self._bars.stop()
+
+    def compiling(self) -> None:
+        """Say why nothing moves yet."""
+        self.note(COMPILING)
+
+    def phase(self, name: str, total: int, unit: str) -> None:
+        """Begin a new bar below the finished ones."""
+        self._current = self._bars.add_task(name, total=total or None, unit=unit)
+
+    def advance(self, n: int) -> None:
+        """Move the bar of the phase."""
+        if self._current is not None:
+            self._bars.advance(self._current, n)
+
+    def note(self, text: str) -> None:
+        """Print a line above the bars."""
+        self._bars.console.print(visible(text))
+
+
+class PlainProgress:
+    """One line at a time, for a log file or a pipe."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._name, self._unit = "", ""
+        self._total, self._done, self._said = 0, 0, 0
+        self._began = time.monotonic()
+
+    def start(self) -> None:
+        """Begin; nothing is printed before there is something to say."""
+
+    def stop(self) -> None:
+        """Say how the last phase went."""
+        if self._name:
+            seconds = time.monotonic() - self._began
+            speed = rate(self._done / max(seconds, 1e-9), self._unit)
+            self._say(f"{self._name}: {amount(self._done, self._unit)} in {duration(seconds)}, {speed}")
+        self._name = ""
+
+    def compiling(self) -> None:
+        """Say why nothing moves yet."""
+        self._say(COMPILING)
+
+    def phase(self, name: str, total: int, unit: str) -> None:
+        """Close the phase before and begin a new one."""
+        self.stop()
+        self._name, self._total, self._unit = name, total, unit
+        self._done = self._said = 0
+        self._began = time.monotonic()
+
+    def advance(self, n: int) -> None:
+        """Say how far the phase is, at each tenth."""
+        self._done += n
+        percent = 100 * self._done // self._total if self._total else 0
+        if self._said + STEP_PERCENT <= percent < 100:
+            self._said = percent - percent % STEP_PERCENT
+            seconds = time.monotonic() - self._began
+            left = duration(seconds * (self._total - self._done) / self._done)
+            speed = rate(self._done / max(seconds, 1e-9), self._unit)
+            self._say(
+                f"{self._name}: {percent} % of {amount(self._total, self._unit)}, {speed}, {left} left"
+            )
+
+    def note(self, text: str) -> None:
+        """Print a line."""
+        self._say(text)
+
+    def _say(self, line: str) -> None:
+        self._console.print(visible(line), soft_wrap=True)
+
+
+@contextmanager
+def progress(console: Console | None = None) -> Iterator[Watcher]:
+    """Show the progress of what runs inside, in the form that suits stderr."""
+    console = console or stderr()
+    shown = LiveProgress(console) if console.is_terminal else PlainProgress(console)
+    shown.start()
+    try:
+        yield shown
+    finally:
+        shown.stop()
