@@ -1,4 +1,4 @@
-"""``cleanfeed explain``: one document goes in; its verdict, every signal with its limit and the worst spans come out."""
+"""``cleanfeed explain``: one document goes in; its verdict, every signal and the worst spans come out."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def explain(
     overrides: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Show the verdict on one document: every signal with its limit, and where in the text the worst spans are.
+    """Show the verdict on one document, every signal with its limit, and where in the text the worst spans are.
 
     DIR and DOC_ID name a document of a finished build, judged by that build's own pipeline and tokenizer.
     With --text, the file is judged by --pipeline, --set and --tokenizer.
@@ -45,8 +45,7 @@ def explain(
         text = read_text(text_file)
         explanation = explain_text(text, load_pipeline(pipeline, overrides), tokenizer)
     else:
-        assert out is not None and doc_id is not None  # both are there, see _check_way
-        explanation = explain_document(out, doc_id)
+        explanation = explain_document(out or "", doc_id or "")  # neither is empty: see _check_way
     if as_json:
         print_json(explanation_result(explanation))
     else:
@@ -58,10 +57,14 @@ def _check_way(context: click.Context, out: str | None, doc_id: str | None, text
     """Refuse a call that names no document, or two, or options that would be passed over in silence."""
     todo = "Use 'cleanfeed explain DIR DOC_ID' or 'cleanfeed explain --text FILE'."
     if text_file is not None and out is not None:
-        raise MisuseError(one_line("two documents to explain", "arguments", f"--text and {out}", "one of them", todo))
+        raise MisuseError(
+            one_line("two documents to explain", "arguments", f"--text and {out}", "one of them", todo)
+        )
     if text_file is None and (out is None or doc_id is None):
         got = "nothing" if out is None else f"DIR {out} alone"
-        raise MisuseError(one_line("no document to explain", "arguments", got, "DIR and DOC_ID, or --text", todo))
+        raise MisuseError(
+            one_line("no document to explain", "arguments", got, "DIR and DOC_ID, or --text", todo)
+        )
     if text_file is None:
         for name in ("pipeline", "tokenizer", "overrides"):
             if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:

@@ -92,4 +92,6 @@ def _system(error: OSError, invocation: Invocation) -> str:
 def _unexpected(error: Exception, invocation: Invocation) -> str:
     """Return an error that no part of cleanfeed foresaw as one line."""
     got = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return one_line("unexpected error", invocation.where(), got=got, todo="Run again with --debug to see where.")
+    return one_line(
+        "unexpected error", invocation.where(), got=got, todo="Run again with --debug to see where."
+    )

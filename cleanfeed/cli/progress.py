@@ -149,9 +149,7 @@ class PlainProgress:
             seconds = time.monotonic() - self._began
             left = duration(seconds * (self._total - self._done) / self._done)
             speed = rate(self._done / max(seconds, 1e-9), self._unit)
-            self._say(
-                f"{self._name}: {percent} % of {amount(self._total, self._unit)}, {speed}, {left} left"
-            )
+            self._say(f"{self._name}: {percent} % of {amount(self._total, self._unit)}, {speed}, {left} left")
 
     def note(self, text: str) -> None:
         """Print a line."""

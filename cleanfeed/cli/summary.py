@@ -95,7 +95,7 @@ def show_build(result: Mapping[str, Any], console: Console | None = None) -> Non
 
 
 def visible_command(command: str) -> str:
-    """Return a shell command as it is; only control characters, which cannot be pasted anyway, are escaped."""
+    """Return a shell command as it is, unless it holds control characters, which no one could paste."""
     return command if command.isprintable() else visible(command)
 
 
@@ -114,7 +114,9 @@ def _show_counts(result: Mapping[str, Any], console: Console) -> None:
         console.print("What could be read was used; exit code 3.\n")
     twice = result["counts"].get("duplicate_ids", 0)
     if twice:
-        console.print(f"{count(twice)} documents share their id with another; source and source_row tell them apart.\n")
+        console.print(
+            f"{count(twice)} documents share their id with another; source and source_row tell them apart.\n"
+        )
 
 
 def _counts(counts: Mapping[str, int]) -> list[str]:
