@@ -7,6 +7,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 DEMO ?= out/demo
+DEMO_ID := gar-data-uri-in-prose
 DATA ?=
 
 # The stamp carries the checksum of what decides the venv, so a right one is never installed again,
@@ -31,7 +32,9 @@ $(STAMP):
 	@touch $@
 
 demo: $(STAMP) ## build data_samples, verify the result and explain one rejected document
-	@VENV=$(VENV) OUT=$(DEMO) bash data_samples/demo.sh
+	$(BIN)/cleanfeed build data_samples/ --out $(DEMO) --tokenizer data_samples/tokenizer.json --overwrite
+	$(BIN)/cleanfeed verify $(DEMO)
+	$(BIN)/cleanfeed explain $(DEMO) $(DEMO_ID)
 
 test: $(STAMP) ## run the tests
 	$(BIN)/python -m pytest

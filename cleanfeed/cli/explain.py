@@ -29,7 +29,7 @@ def explain(
     overrides: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Show the verdict on one document, every signal with its limit, and where in the text the worst spans are.
+    """Show the verdict on one document, every signal with its limit, and where the worst spans of it are.
 
     DIR and DOC_ID name a document of a finished build, judged by that build's own pipeline and tokenizer.
     With --text, the file is judged by --pipeline, --set and --tokenizer.
