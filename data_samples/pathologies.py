@@ -59,7 +59,7 @@ def repetition() -> Iterator[Labelled]:
     lines = [f"{boiler}\n{word} offer of the week" for word in ("First", "Second", "Third", "Fourth", "Fifth") * 6]
     yield Labelled("rep-boilerplate-lines", "\n".join(lines), "reject", ("repeated_lines",))
     paragraph = PROSE + "It was the third winter of its kind, and the mill had been silent since the second."
-    yield Labelled("rep-paragraphs", "\n\n".join([paragraph] * 14), "reject", ("repeated_lines",))
+    yield Labelled("rep-paragraphs", "\n\n".join([paragraph] * 14), "reject", ("repeated_paragraphs",))
     yield Labelled("rep-word", "buffalo " * 900, "reject", ("periodic",))
 
 
@@ -80,7 +80,7 @@ def garbage() -> Iterator[Labelled]:
     digests = "\n".join(f"{r.randbytes(20).hex()}  part-{i:03d}.bin" for i in range(90))
     yield Labelled("gar-digest-list", digests, "reject", ("blob",))
     dna = ">sample_1 synthetic\n" + "\n".join(_letters(r, "ACGT", 60) for _ in range(60))
-    yield Labelled("gar-dna", dna, "reject", ("small_alphabet",))
+    yield Labelled("gar-dna", dna, "flag", ("small_alphabet",))
     ocr = " ".join(_letters(r, "il1|/\\.,;'`~^_-()", r.randint(1, 7)) for _ in range(400))
     yield Labelled("gar-ocr", ocr, "reject", ("symbol_words",))
     body = "".join(f"var {chr(97 + i % 26)}{i}=function(n){{return n*{i}+t[{i}]}};" for i in range(200))
@@ -103,7 +103,7 @@ def unicode_damage() -> Iterator[Labelled]:
     )
     yield Labelled("uni-mojibake", german.encode().decode("cp1252", "replace"), "flag", ("mojibake",))
     russian = "Ночной поезд отходил без четверти одиннадцать, и на перроне почти никого не было. Проводница проверила билеты. "
-    yield Labelled("uni-mojibake-cyrillic", (russian * 2).encode().decode("latin-1"), "reject", ("mojibake",))
+    yield Labelled("uni-mojibake-cyrillic", (russian * 2).encode().decode("latin-1"), "flag", ("mojibake",))
     lost = "\ufffd" * 200 + " some text " + "\ufffd" * 50
     yield Labelled("uni-replacement-only", lost, "reject", ("replacement_chars",))
     holes = "".join("\ufffd" if c.isalpha() and r.random() < 0.25 else c for c in PROSE * 3)
@@ -114,11 +114,11 @@ def unicode_damage() -> Iterator[Labelled]:
     payload = "A recipe for barley soup." + hidden + " Stir well and serve hot. " + PROSE
     yield Labelled("uni-tag-payload", payload, "flag", ("invisible_payload",))
     sprinkled = "".join(c + ("\u200b\u2060" if c.isalpha() else "") for c in PROSE)
-    yield Labelled("uni-zero-width-everywhere", sprinkled, "reject", ("invisible_payload",))
+    yield Labelled("uni-zero-width-everywhere", sprinkled, "flag", ("invisible_chars",))
     control = "".join(c + ("\x00" if i % 3 == 0 else "") for i, c in enumerate(PROSE))
     yield Labelled("uni-nul-bytes", control, "reject", ("control_chars",))
     private = "".join(chr(0xE000 + r.randrange(400)) for _ in range(600))
-    yield Labelled("uni-private-use", private + " " + PROSE[:60], "reject", ("private_use",))
+    yield Labelled("uni-private-use", private + " " + PROSE[:60], "reject", ("private_or_unassigned",))
 
 
 def empty() -> Iterator[Labelled]:
@@ -149,16 +149,16 @@ def machine() -> Iterator[Labelled]:
     rows += [
         f"{1900 + i}  {r.randint(420, 980)}  {r.randint(11, 74)}  {r.randint(90, 310)}  {r.randint(1, 30)}" for i in range(90)
     ]
-    yield Labelled("mac-number-table", "\n".join(rows), "flag", ("number_table",))
+    yield Labelled("mac-number-table", "\n".join(rows), "flag", ("many_digits",))
     csv = ["station,date,temperature,wind,direction"]
     csv += [
         f"{r.choice(['north', 'south', 'pier', 'hill'])},2031-{r.randint(1, 12):02d}-{r.randint(1, 28):02d},"
         f"{r.uniform(-8, 31):.1f},{r.randint(0, 80)},{r.choice(['NW', 'NE', 'SW', 'SE'])}"
         for _ in range(100)
     ]
-    yield Labelled("mac-csv", "\n".join(csv), "flag", ("number_table",))
+    yield Labelled("mac-csv", "\n".join(csv), "flag", ("many_digits",))
     words = ["amber", "anvil", "apron", "arrow", "aspen", "badge", "barge", "basil", "beacon", "bellow", "birch", "bobbin"]
     words += ["bramble", "bridle", "bucket", "button", "cabin", "candle", "canvas", "cedar", "cellar", "chalk", "cider"]
     words += ["cinder", "clover", "cobble", "copper", "coral", "cradle", "cricket", "crown", "dagger", "dapple", "dawn"]
     words += ["delta", "dimple", "dozen", "drizzle", "eagle", "ember", "engine", "fable", "falcon", "fathom", "fennel"]
-    yield Labelled("mac-word-list", "\n".join(words), "flag", ("list_lines",))
+    yield Labelled("mac-word-list", "\n".join(words), "keep")
