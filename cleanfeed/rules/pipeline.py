@@ -35,8 +35,8 @@ def load_pipeline(name_or_path: str, overrides: Sequence[str] = ()) -> Pipeline:
             its signal) or their position, the value is YAML, and ``null`` removes an item of a list.
 
     Raises:
-        MisuseError: There is no such preset or file, or a setting is unknown, of the wrong type, out of range,
-            or names a signal that does not exist. The message names file, line and key.
+        MisuseError: There is no such preset or file, or a setting is unknown, of the wrong type, out of
+            range, or names a signal that does not exist. The message names file, line and key.
     """
     source = _read(name_or_path)
     for option in overrides:
