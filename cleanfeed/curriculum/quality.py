@@ -20,10 +20,10 @@ def quality_signals(settings: QualitySettings) -> tuple[str, ...]:
 def quality_scores(settings: QualitySettings, columns: Columns, n: int) -> NDArray[np.float32]:
     """Return the quality of ``n`` documents.
 
-    The score is the weighted mean of the ramps, each clipped to [0, 1]; a ramp whose signal is null is left out
-    of a document's mean, and a document without any is 0. With ``column`` the values of that column are taken as
-    they are, and NaN where there is none: it belongs to the last tier. Quality by ``reference`` comes from the
-    text, by :class:`cleanfeed.curriculum.reference.LogRatio`.
+    The score is the weighted mean of the ramps, each clipped to [0, 1]; a ramp whose signal is null is left
+    out of a document's mean, and a document without any is 0. With ``column`` the values of that column are
+    taken as they are, and NaN where there is none: it belongs to the last tier. Quality by ``reference``
+    comes from the text, by :class:`cleanfeed.curriculum.reference.LogRatio`.
 
     Args:
         settings: How quality is found.

@@ -1,18 +1,19 @@
 """Text and a sample of what text should be like go in, the likeness of each document to the sample comes out.
 
 The measure of DSIR (Xie et al. 2023, "Data Selection for Language Models via Importance Resampling"): words
-and pairs of words are hashed into buckets, the buckets are counted over the reference and over the corpus, and a
-document is judged by the logarithm of the ratio of the two distributions at its own words and pairs.
+and pairs of words are hashed into buckets, the buckets are counted over the reference and over the corpus,
+and a document is judged by the logarithm of the ratio of the two distributions at its own words and pairs.
 
 What is ours:
 
-* A word is a run of letters, marks, digits and underscores, in lower case; a run of punctuation or symbols is a
-  word of its own. In scripts without spaces between words each character is a word, so that the pairs are
-  character bigrams.
+* A word is a run of letters, marks, digits and underscores, in lower case; a run of punctuation or symbols
+  is a word of its own. In scripts without spaces between words each character is a word, so that the pairs
+  are character bigrams.
 * Counts are smoothed by one a bucket: ``p = (count + 1) / (total + buckets)``.
-* The mean over a document's words and pairs is taken, not the sum, so that length does not decide; it is mapped
-  to [0, 1] by ``1 / (1 + exp(-mean))``: 0.5 where reference and corpus are equally likely to say it. A document
-  without any word is 0. Differences are small numbers; tiers by ``share`` suit them better than ``min_quality``.
+* The mean over a document's words and pairs is taken, not the sum, so that length does not decide; it is
+  mapped to [0, 1] by ``1 / (1 + exp(-mean))``: 0.5 where reference and corpus are equally likely to say it.
+  A document without any word is 0. Differences are small numbers; tiers by ``share`` suit them better than
+  ``min_quality``.
 
 Counts of parts of a corpus add up to the counts of the whole: parts may be counted anywhere, in any order.
 """

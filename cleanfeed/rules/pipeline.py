@@ -46,6 +46,10 @@ def load_pipeline(name_or_path: str, overrides: Sequence[str] = ()) -> Pipeline:
     problem = check_rules(pipeline.rules, signals) or check_quality(pipeline.quality, signals)
     if problem is not None:
         raise MisuseError(problem.line(source.place(problem.path)))
+    reference = pipeline.quality.reference
+    if reference is not None and "://" not in reference and not Path(reference).exists():
+        place = source.place(("quality", "reference"))
+        raise MisuseError(one_line("no such reference file", place, f"'{reference}'", "a file of sample text"))
     return pipeline
 
 
