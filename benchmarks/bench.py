@@ -257,7 +257,8 @@ def gopher(bench: Bench) -> None:
         "×",
         ours / both,
         at_least=100,
-        detail=f"{ours:.1f} MB/s with every signal and the gopher rules; datatrove {theirs['version']} {both:.2f} MB/s, "
+        detail=f"{ours:.1f} MB/s with every signal and the gopher rules; "
+        f"datatrove {theirs['version']} {both:.2f} MB/s, "
         f"{everything:.2f} MB/s with both filters on every document; "
         f"{theirs['read']:,} documents, {_bytes(texts) / 1e6:.1f} MB",
     )

@@ -1,9 +1,9 @@
 """Times datatrove's Gopher filters: a JSONL file goes in, bytes, seconds and kept documents come out as JSON.
 
-Run with a Python in which datatrove is installed: ``python datatrove_gopher.py SAMPLE.jsonl``. ``seconds`` counts
-as a datatrove pipeline does, where the quality filter sees only what the repetition filter let through;
-``seconds_on_all`` counts both filters on every document. Imports and the first use of the word tokenizer are not
-counted.
+Run with a Python in which datatrove is installed: ``python datatrove_gopher.py SAMPLE.jsonl``. ``seconds``
+counts as a datatrove pipeline does, where the quality filter sees only what the repetition filter let
+through; ``seconds_on_all`` counts both filters on every document. Imports and the first use of the word
+tokenizer are not counted.
 """
 
 from __future__ import annotations

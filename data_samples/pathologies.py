@@ -117,12 +117,14 @@ def unicode_damage() -> Iterator[Labelled]:
     yield Labelled("uni-zero-width-everywhere", sprinkled, "flag", ("invisible_chars",))
     control = "".join(c + ("\x00" if i % 3 == 0 else "") for i, c in enumerate(PROSE))
     yield Labelled("uni-nul-bytes", control, "reject", ("control_chars",))
+    yield Labelled("uni-one-nul", PROSE.replace("bread", "bread\x00", 1), "keep")
+    yield Labelled("uni-windows-line-ends", PROSE.replace(". ", ".\r\n"), "keep")
     private = "".join(chr(0xE000 + r.randrange(400)) for _ in range(600))
     yield Labelled("uni-private-use", private + " " + PROSE[:60], "reject", ("private_or_unassigned",))
 
 
 def empty() -> Iterator[Labelled]:
-    """Texts with nothing to read in them."""
+    """Texts with nothing, or next to nothing, to read in them."""
     yield Labelled("nil-empty", "", "reject", ("empty",))
     yield Labelled("nil-blank", "   \n\t ", "reject", ("empty",))
     yield Labelled("nil-wide-spaces", "\u00a0\u3000\u00a0", "reject", ("empty",))
@@ -131,6 +133,9 @@ def empty() -> Iterator[Labelled]:
     yield Labelled("nil-soft-hyphens", "\u00ad" * 30, "reject", ("empty",))
     yield Labelled("nil-direction-marks", "\u200e\u200f", "reject", ("empty",))
     yield Labelled("nil-lone-joiner", "\u200d", "reject", ("empty",))
+    yield Labelled("tiny-letter", "a", "flag", ("too_short",))
+    yield Labelled("tiny-digit", "1", "flag", ("too_short",))
+    yield Labelled("tiny-two-words", "two words", "flag", ("too_short",))
 
 
 def machine() -> Iterator[Labelled]:
