@@ -64,7 +64,7 @@ def build(
     it was.
     """
     enter("build", out, go_on="Run the same command again to go on where it stopped.")
-    from cleanfeed.build.runner import BuildRequest
+    from cleanfeed.build.request import BuildRequest
     from cleanfeed.build.runner import build as run
     from cleanfeed.cli.progress import progress
     from cleanfeed.cli.summary import build_result, show_build

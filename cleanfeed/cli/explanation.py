@@ -1,3 +1,106 @@
 """What is known of one document goes in; the result for ``--json`` and its page for the terminal come out."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from cleanfeed.cli.terminal import count, measure, row, shortened, stdout, table, visible
+
+if TYPE_CHECKING:
+    from cleanfeed.build.explain import Explanation
+    from cleanfeed.rules.explain import RuleReading
+
+EXCERPT = 72
+"""Code points of a span that are shown: its beginning and its end."""
+LOOK = {"rejects": "red", "flags": "yellow", "passes": "", "silent": "dim"}
+ORDER = ("rejects", "flags")
+
+
+def explanation_result(explanation: Explanation) -> dict[str, Any]:
+    """Return the explanation as plain data; null signals are null, spans are in code points."""
+    return {
+        "doc_id": explanation.doc_id,
+        "source": explanation.source,
+        "source_row": explanation.source_row,
+        "verdict": explanation.verdict,
+        "reasons": [dict(reason) for reason in explanation.reasons],
+        "signals": dict(explanation.signals),
+        "spans": [
+            {"signal": span.signal, "start": span.start, "end": span.end} for span in explanation.spans
+        ],
+        "rules": [reading.plain() for reading in explanation.rules],
+    }
+
+
+def show_explanation(explanation: Explanation, console: Console | None = None) -> None:
+    """Print the verdict, what each rule said, the worst spans and every signal with its limits."""
+    console = console or stdout()
+    _show_head(explanation, console)
+    _show_rules(explanation.rules, console)
+    _show_spans(explanation, console)
+    _show_signals(explanation, console)
+
+
+def _show_head(explanation: Explanation, console: Console) -> None:
+    place = ""
+    if explanation.source is not None:
+        place = f" ({visible(explanation.source)}, record {count(explanation.source_row)})"
+    console.print(
+        f"{visible(explanation.doc_id)}{place}: {explanation.verdict}\n", style="bold", soft_wrap=True
+    )
+
+
+def _show_rules(rules: Sequence[RuleReading], console: Console) -> None:
+    """Print each rule that rejects or flags with the reason, and count the others."""
+    for outcome in ORDER:
+        for reading in rules:
+            if reading.outcome == outcome:
+                console.print(f"{reading.rule} {reading.words}", style=LOOK[outcome], soft_wrap=True)
+                if reading.because:
+                    console.print(f"    {' '.join(reading.because.split())}", soft_wrap=True)
+    rest = [sum(reading.outcome == outcome for reading in rules) for outcome in ("passes", "silent")]
+    console.print(f"{rest[0]} rules pass, {rest[1]} do not speak for this document\n")
+
+
+def _show_spans(explanation: Explanation, console: Console) -> None:
+    if explanation.text is None or not explanation.spans:
+        return
+    grid = table("where", "from", "to", "text", left=1)
+    grid.columns[3].justify = "left"
+    for span in explanation.spans:
+        part = _excerpt(explanation.text, span.start, span.end)
+        row(grid, span.signal, count(span.start), count(span.end), part)
+    console.print(grid)
+    console.print()
+
+
+def _excerpt(text: str, start: int, end: int) -> str:
+    """Return the ends of a span; cut before escaping, so that a span of megabytes costs nothing."""
+    return visible(shortened(text[start:end], EXCERPT))
+
+
+def _show_signals(explanation: Explanation, console: Console) -> None:
+    """Print every signal, beside it each rule's limit, and mark the limits that were crossed."""
+    readings: dict[str, list[RuleReading]] = {}
+    for reading in explanation.rules:
+        readings.setdefault(reading.limit.signal, []).append(reading)
+    grid = table("signal", "value", "limit")
+    grid.columns[2].justify = "left"
+    grid.columns[2].no_wrap = False
+    for name, value in explanation.signals.items():
+        rules = readings.get(name, [])
+        worst = next(
+            (outcome for outcome in ORDER if any(rule.outcome == outcome for rule in rules)), "passes"
+        )
+        row(grid, name, measure(value), "; ".join(map(_limit, rules)), style=LOOK[worst])
+    console.print(grid)
+
+
+def _limit(reading: RuleReading) -> str:
+    """Return a rule's limit, its name and what came of it."""
+    sign = ">" if reading.limit.side == "above" else "<"
+    said = {"rejects": " rejects", "flags": " flags", "silent": " silent", "passes": ""}[reading.outcome]
+    return f"{sign} {measure(reading.limit.limit)} {reading.rule}{said}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import (
@@ -22,29 +22,16 @@ from rich.text import Text
 
 from cleanfeed.cli.terminal import count, duration, megabytes, stderr, visible
 
+if TYPE_CHECKING:
+    from cleanfeed.build.request import Progress
+
 COMPILING = "compiling kernels, once per installation"
 BYTES = ("B", "bytes")
 STEP_PERCENT = 10
 """A build whose stderr is a file says how far it is at each of these steps."""
 
 
-class Watcher(Protocol):
-    """Takes what a build reports; the same shape as :class:`cleanfeed.build.runner.Progress`."""
-
-    def compiling(self) -> None:
-        """Kernels are being compiled, which takes seconds and happens once."""
-
-    def phase(self, name: str, total: int, unit: str) -> None:
-        """A new phase begins, ``total`` units long; 0 where that is not known."""
-
-    def advance(self, n: int) -> None:
-        """``n`` more units of the phase are done."""
-
-    def note(self, text: str) -> None:
-        """Something worth a line has happened."""
-
-
-def amount(value: float, unit: str) -> str:
+def quantity(value: float, unit: str) -> str:
     """Return so much of a unit in words."""
     return megabytes(value) if unit in BYTES else f"{count(int(value))} {unit}"
 
@@ -57,8 +44,8 @@ def rate(value: float, unit: str) -> str:
 class _Amount(ProgressColumn):
     def render(self, task: Task) -> Text:
         unit = str(task.fields["unit"])
-        done = amount(task.completed, unit)
-        return Text(done if not task.total else f"{done} of {amount(task.total, unit)}", style="dim")
+        done = quantity(task.completed, unit)
+        return Text(done if not task.total else f"{done} of {quantity(task.total, unit)}", style="dim")
 
 
 class _Rate(ProgressColumn):
@@ -99,10 +86,10 @@ class LiveProgress:
         """Begin a new bar below the finished ones."""
         self._current = self._bars.add_task(name, total=total or None, unit=unit)
 
-    def advance(self, n: int) -> None:
+    def advance(self, amount: int) -> None:
         """Move the bar of the phase."""
         if self._current is not None:
-            self._bars.advance(self._current, n)
+            self._bars.advance(self._current, amount)
 
     def note(self, text: str) -> None:
         """Print a line above the bars."""
@@ -126,7 +113,7 @@ class PlainProgress:
         if self._name:
             seconds = time.monotonic() - self._began
             speed = rate(self._done / max(seconds, 1e-9), self._unit)
-            self._say(f"{self._name}: {amount(self._done, self._unit)} in {duration(seconds)}, {speed}")
+            self._say(f"{self._name}: {quantity(self._done, self._unit)} in {duration(seconds)}, {speed}")
         self._name = ""
 
     def compiling(self) -> None:
@@ -140,16 +127,18 @@ class PlainProgress:
         self._done = self._said = 0
         self._began = time.monotonic()
 
-    def advance(self, n: int) -> None:
+    def advance(self, amount: int) -> None:
         """Say how far the phase is, at each tenth."""
-        self._done += n
+        self._done += amount
         percent = 100 * self._done // self._total if self._total else 0
         if self._said + STEP_PERCENT <= percent < 100:
             self._said = percent - percent % STEP_PERCENT
             seconds = time.monotonic() - self._began
             left = duration(seconds * (self._total - self._done) / self._done)
             speed = rate(self._done / max(seconds, 1e-9), self._unit)
-            self._say(f"{self._name}: {percent} % of {amount(self._total, self._unit)}, {speed}, {left} left")
+            self._say(
+                f"{self._name}: {percent} % of {quantity(self._total, self._unit)}, {speed}, {left} left"
+            )
 
     def note(self, text: str) -> None:
         """Print a line."""
@@ -160,7 +149,7 @@ class PlainProgress:
 
 
 @contextmanager
-def progress(console: Console | None = None) -> Iterator[Watcher]:
+def progress(console: Console | None = None) -> Iterator[Progress]:
     """Show the progress of what runs inside, in the form that suits stderr."""
     console = console or stderr()
     shown = LiveProgress(console) if console.is_terminal else PlainProgress(console)

@@ -25,7 +25,7 @@ ID_WIDTH = 60
 def build_result(report: BuildReport, out: str) -> dict[str, Any]:
     """Return the manifest with what a finished run adds to it: time, rate and the next commands."""
     manifest = report.manifest
-    size = sum(int(entry["bytes"]) for entry in manifest["inputs"])
+    size = sum(max(0, int(entry["bytes"])) for entry in manifest["inputs"])
     return {
         **manifest,
         "out": out,
