@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,18 +33,8 @@ def build_result(report: BuildReport, out: str) -> dict[str, Any]:
         "seconds": round(report.seconds, 3),
         "input_bytes": size,
         "mb_per_second": None if report.already_done else round(size / 1e6 / max(report.seconds, 1e-9), 2),
-        "unreadable_by_reason": unreadable_by_reason(out),
         "next": next_steps(manifest, out),
     }
-
-
-def unreadable_by_reason(out: str) -> dict[str, int]:
-    """Return how many records could not become documents, by reason, most frequent first."""
-    reasons: Counter[str] = Counter()
-    for file in sorted(Path(out, "unreadable").glob("part-*.parquet")):
-        for item in pc.value_counts(pq.read_table(file, columns=["reason"])["reason"]).to_pylist():
-            reasons[item["values"]] += item["counts"]
-    return dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0])))
 
 
 def next_steps(manifest: Mapping[str, Any], out: str) -> list[str]:
@@ -82,6 +71,8 @@ def show_build(result: Mapping[str, Any], console: Console | None = None) -> Non
         )
     _show_counts(result, console)
     _show_rules(result, "rejected by rule", result["rejected_by_rule"], console)
+    if result["tokenizer"] and result["rejected_by_rule"]:
+        console.print("Text rejected by its characters alone is not tokenised and has no tokens here.\n")
     _show_rules(result, "flagged by rule", result["flagged_by_rule"], console)
     _show_unreadable(result, console)
     _show_stages(result, console)
@@ -115,7 +106,7 @@ def _show_counts(result: Mapping[str, Any], console: Console) -> None:
     twice = result["counts"].get("duplicate_ids", 0)
     if twice:
         console.print(
-            f"{count(twice)} documents share their id with another; source and source_row tell them apart.\n"
+            f"{count(twice)} documents have the id of an earlier one; their source and row differ.\n"
         )
 
 
@@ -132,20 +123,22 @@ def _damage(damage: Mapping[str, Any]) -> str:
 def _show_rules(
     result: Mapping[str, Any], title: str, rules: Mapping[str, Mapping[str, Any]], console: Console
 ) -> None:
+    """Print what each rule did; a document counts under every rule that fired."""
     if not rules:
         return
-    unit = "tokens" if result["tokenizer"] else "chars"
-    grid = table(title, "documents", unit)
+    units = ("tokens", "chars") if result["tokenizer"] else ("chars",)
+    grid = table(title, "documents", *units)
     for name, hit in sorted(rules.items(), key=lambda item: (-item[1]["documents"], item[0])):
-        row(grid, name, count(hit["documents"]), count(hit[unit]))
+        row(grid, name, *(count(hit[unit]) for unit in ("documents", *units)))
     _print(grid, console)
 
 
 def _show_unreadable(result: Mapping[str, Any], console: Console) -> None:
-    if not result["unreadable_by_reason"]:
+    reasons: Mapping[str, int] = result["unreadable_by_reason"]
+    if not reasons:
         return
     grid = table("unreadable", "records")
-    for reason, records in result["unreadable_by_reason"].items():
+    for reason, records in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
         row(grid, reason, count(records))
     _print(grid, console)
 

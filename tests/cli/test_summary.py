@@ -48,6 +48,7 @@ def manifest(tokenizer: bool = True) -> dict[str, Any]:
             },
         ],
         "counts": {**COUNTS, "duplicate_ids": 2},
+        "unreadable_by_reason": {"bad_json": 2, "text_null": 1},
         "rejected_by_rule": {
             "small": {"documents": 1, "tokens": 5 if tokenizer else None, "chars": 9},
             "blob": {"documents": 340, "tokens": tokens, "chars": 4_000_000},
@@ -77,10 +78,7 @@ def manifest(tokenizer: bool = True) -> dict[str, Any]:
 
 @pytest.fixture
 def out(tmp_path: Path) -> str:
-    (tmp_path / "unreadable").mkdir()
     (tmp_path / "rejected").mkdir()
-    reasons = pa.table({"reason": ["bad_json", "text_null", "bad_json"]})
-    pq.write_table(reasons, tmp_path / "unreadable" / "part-00000.parquet")
     rejected = pa.table({"doc_id": ["twin", "-odd id"], "verdict": ["duplicate", "reject"]})
     pq.write_table(rejected, tmp_path / "rejected" / "part-00000.parquet")
     return str(tmp_path)
@@ -100,7 +98,7 @@ def shown(values: dict[str, Any]) -> list[list[str]]:
     return [line.split() for line in console.file.getvalue().splitlines()]
 
 
-def test_the_result_is_the_manifest_with_time_rate_reasons_and_next_steps(out: str) -> None:
+def test_the_result_is_the_manifest_with_time_rate_and_next_steps(out: str) -> None:
     assert result(out) == {
         **manifest(),
         "out": out,
@@ -109,7 +107,6 @@ def test_the_result_is_the_manifest_with_time_rate_reasons_and_next_steps(out: s
         "seconds": 0.5,
         "input_bytes": 2_000_000,
         "mb_per_second": 4.0,
-        "unreadable_by_reason": {"bad_json": 2, "text_null": 1},
         "next": [f"cleanfeed verify {out}", f"cleanfeed explain -- {out} '-odd id'"],
     }
 
@@ -121,9 +118,9 @@ def test_the_tables_hold_every_count_of_the_result(out: str) -> None:
         ["a.jsonl", *counts],
         ["[b].jsonl.gz", *counts],
         ["all", *counts],
-        ["blob", "340", "987,654"],
-        ["small", "1", "5"],
-        ["table", "40", "987,654"],
+        ["blob", "340", "987,654", "4,000,000"],
+        ["small", "1", "5", "9"],
+        ["table", "40", "987,654", "1,000"],
         ["bad_json", "2"],
         ["text_null", "1"],
         ["00", "short_good", "7", "987,654", "0.875"],
@@ -132,7 +129,7 @@ def test_the_tables_hold_every_count_of_the_result(out: str) -> None:
         f"next: cleanfeed verify {out}".split(),
     ):
         assert row in lines
-    assert lines.index(["blob", "340", "987,654"]) < lines.index(["small", "1", "5"])
+    assert lines.index(["blob", "340", "987,654", "4,000,000"]) < lines.index(["small", "1", "5", "9"])
 
 
 def test_damage_is_said_with_file_place_and_reason(out: str) -> None:
