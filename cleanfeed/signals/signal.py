@@ -27,3 +27,5 @@ class Signal:
     source: str
     """Paper, code or formula it follows; ``cleanfeed`` where it is our own."""
     needs_tokenizer: bool = False
+    needs_corpus: bool = False
+    """Whether it is measured against the whole corpus, after all documents were read."""

@@ -1,0 +1,160 @@
+"""A function and its calls go in; results come out as they are ready, from this process or a pool of others."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import struct
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.connection import wait as wait_for
+from typing import Any, TypeVar
+
+from cleanfeed.errors import CleanfeedError, one_line
+
+Result = TypeVar("Result")
+Report = Callable[[int], None]
+
+ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+"""Each worker is one thread of work: more workers, not more threads, use more cores."""
+
+AHEAD = 2
+"""Calls handed to the pool beyond one a worker, so that none waits for the next."""
+
+_reporter: Connection | None = None
+
+
+def _start_worker(reporter: Connection) -> None:
+    """Prepare a worker process: one thread, no part in Ctrl-C, gone when its parent is gone."""
+    global _reporter  # noqa: PLW0603  a worker process has one pipe to its parent
+    _reporter = reporter
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+    import pyarrow as pa
+
+    pa.set_cpu_count(1)
+
+
+def _end_with(sentinel: int) -> None:
+    wait_for([sentinel])
+    os._exit(1)
+
+
+def _report(amount: int) -> None:
+    assert _reporter is not None
+    # One write of 8 bytes to a pipe is atomic: no lock that a killed worker could keep.
+    _reporter.send_bytes(struct.pack("<q", amount))
+
+
+def _call(function: Callable[..., Result], arguments: tuple[Any, ...]) -> Result:
+    return function(*arguments, _report)
+
+
+class LocalEngine:
+    """Runs calls on this machine.
+
+    With one worker, or one call, everything runs in this process: no start-up time. With more, in processes made
+    by ``spawn``; they share nothing, so the result of a call cannot depend on where it ran.
+
+    Args:
+        workers: Processes to use.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._pool: ProcessPoolExecutor | None = None
+        self._reports: Connection | None = None
+
+    def run(
+        self, function: Callable[..., Result], calls: Sequence[tuple[int, tuple[Any, ...]]], report: Report
+    ) -> Iterator[tuple[int, Result]]:
+        """Yield (number, result) of every call as it is ready.
+
+        Args:
+            function: A module-level function; it gets the call's arguments and, last, ``report``.
+            calls: Number and arguments of each call, all picklable.
+            report: Called in this process with whatever the function reports.
+        """
+        if self._pool is None and (self.workers == 1 or len(calls) <= 1):
+            for number, arguments in calls:
+                yield number, function(*arguments, report)
+            return
+        with _listening(self._started()[1], report):
+            yield from self._run_in_pool(function, calls)
+
+    def _run_in_pool(
+        self, function: Callable[..., Result], calls: Sequence[tuple[int, tuple[Any, ...]]]
+    ) -> Iterator[tuple[int, Result]]:
+        pool = self._started()[0]
+        left = iter(calls)
+        running: dict[Future[Result], int] = {}
+        try:
+            while True:
+                while len(running) < self.workers + AHEAD and (call := next(left, None)) is not None:
+                    running[pool.submit(_call, function, call[1])] = call[0]
+                if not running:
+                    return
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield running.pop(future), future.result()
+        except BrokenProcessPool as error:
+            raise CleanfeedError(
+                one_line(
+                    "a worker process was killed",
+                    "local engine",
+                    todo="Most often the machine ran out of memory: run the same command again with fewer --workers; "
+                    "it goes on where it stopped.",
+                )
+            ) from error
+
+    def _started(self) -> tuple[ProcessPoolExecutor, Connection]:
+        if self._pool is None or self._reports is None:
+            os.environ.update({name: value for name, value in ONE_THREAD.items() if name not in os.environ})
+            spawn = multiprocessing.get_context("spawn")
+            self._reports, reporter = spawn.Pipe(duplex=False)
+            self._pool = ProcessPoolExecutor(
+                self.workers, spawn, initializer=_start_worker, initargs=(reporter,)
+            )
+        return self._pool, self._reports
+
+    def close(self, *, at_once: bool = False) -> None:
+        """End the workers; ``at_once`` without waiting for the calls they are in."""
+        if self._pool is None:
+            return
+        processes = list((getattr(self._pool, "_processes", None) or {}).values())
+        self._pool.shutdown(wait=not at_once, cancel_futures=True)
+        if at_once:
+            for process in processes:
+                process.kill()
+            for process in processes:
+                process.join()
+        self._pool = self._reports = None
+
+
+@contextmanager
+def _listening(reports: Connection, report: Report) -> Iterator[None]:
+    """Hand on what workers report while the block runs, and what is left of it afterwards."""
+    ended = threading.Event()
+
+    def listen() -> None:
+        while True:
+            last = ended.is_set()
+            while reports.poll(0 if last else 0.1):
+                report(struct.unpack("<q", reports.recv_bytes())[0])
+            if last:
+                return
+
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -1,0 +1,165 @@
+"""A document of a build, or a text, goes in; every signal, what each rule said, and where the worst spans are come out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from cleanfeed.build.manifest import read_manifest
+from cleanfeed.curriculum.tokenizer import TextEncoder
+from cleanfeed.errors import MisuseError, one_line
+from cleanfeed.rules.explain import RuleReading, explain_rules
+from cleanfeed.rules.ruleset import VERDICTS, RuleSet
+from cleanfeed.settings import Pipeline
+from cleanfeed.signals.measure import measure_texts
+from cleanfeed.signals.registry import SIGNALS
+from cleanfeed.signals.spans import Span, worst_spans
+from cleanfeed.signals.tokens import TokenTables, measure_tokens
+
+Values = dict[str, float | int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Everything that is known of one document."""
+
+    doc_id: str
+    source: str | None
+    source_row: int | None
+    verdict: str
+    reasons: Sequence[Mapping[str, Any]]
+    signals: Values
+    rules: Sequence[RuleReading]
+    spans: Sequence[Span]
+    text: str | None
+    others: int = 0
+    """Further documents with the same id."""
+
+
+def explain_text(text: str, pipeline: Pipeline, tokenizer: str | None, doc_id: str = "text") -> Explanation:
+    """Explain what a build with this pipeline would say of a text; measures against a corpus are null.
+
+    Args:
+        text: The text.
+        pipeline: The rules.
+        tokenizer: A tokenizer file, for the signals that need one.
+        doc_id: What to call the text.
+    """
+    columns = measure_texts(pa.array([text], pa.large_string()))
+    columns["lone_surrogates"] = np.zeros(1)
+    if tokenizer is not None:
+        encoder = TextEncoder(tokenizer, pipeline.curriculum.end_of_text)
+        ids, offsets = encoder.encode([text])
+        columns |= measure_tokens(ids, offsets, np.array([len(text)]), TokenTables.of(encoder.tokenizer))
+    for signal in SIGNALS:
+        columns.setdefault(signal.name, np.full(1, np.nan))
+    verdicts = RuleSet(pipeline.rules, tokenizer=tokenizer is not None).evaluate(columns)
+    values: Values = {}
+    for signal in SIGNALS:
+        value = float(columns[signal.name][0])
+        values[signal.name] = None if math.isnan(value) else int(value) if signal.type == "int" else value
+    return _explanation(
+        doc_id,
+        None,
+        None,
+        VERDICTS[int(verdicts.verdict[0])],
+        verdicts.reasons[0].as_py(),
+        values,
+        pipeline,
+        text,
+    )
+
+
+def explain_document(out: str, doc_id: str) -> Explanation:
+    """Explain one document of a finished build from its files.
+
+    Args:
+        out: The build.
+        doc_id: The document's id, or ``<source>:<source_row>``; where several have the id, the first in the inputs.
+
+    Raises:
+        MisuseError: The folder holds no finished build, or the build no such document.
+    """
+    folder = Path(out)
+    manifest = read_manifest(folder) if folder.is_dir() else None
+    if manifest is None:
+        raise MisuseError(
+            one_line("the folder holds no finished build", out, todo="Give the --out of a build.")
+        )
+    pipeline = Pipeline.model_validate_json(json.dumps(manifest["pipeline"]))
+    found = _rows(
+        folder / "signals/part-*.parquet",
+        "*",
+        "doc_id = $id OR source || ':' || source_row = $id",
+        {"id": doc_id},
+    )
+    if not found:
+        raise MisuseError(
+            one_line(
+                "no such document",
+                doc_id,
+                todo=f"Ids are in {folder / 'signals'}, column doc_id, and in rejected/.",
+            )
+        )
+    row = found[0]
+    values: Values = {signal.name: row[signal.name] for signal in SIGNALS}
+    text = _text(folder, manifest, row)
+    explanation = _explanation(
+        row["doc_id"],
+        row["source"],
+        row["source_row"],
+        row["verdict"],
+        row["reasons"],
+        values,
+        pipeline,
+        text,
+    )
+    return replace(explanation, others=len(found) - 1)
+
+
+def _explanation(
+    doc_id: str,
+    source: str | None,
+    source_row: int | None,
+    verdict: str,
+    reasons: Sequence[Mapping[str, Any]],
+    values: Values,
+    pipeline: Pipeline,
+    text: str | None,
+) -> Explanation:
+    names = list(
+        dict.fromkeys([reason["signal"] for reason in reasons] + [rule.signal for rule in pipeline.rules])
+    )
+    spans = worst_spans(text, names) if text is not None else []
+    rules = explain_rules(pipeline.rules, values)
+    return Explanation(doc_id, source, source_row, verdict, reasons, values, rules, spans, text)
+
+
+def _text(out: Path, manifest: Mapping[str, Any], row: Mapping[str, Any]) -> str | None:
+    """Return the document's text from wherever the build has it."""
+    place = "source = $source AND source_row = $row"
+    values = {"source": row["source"], "row": row["source_row"]}
+    if row["verdict"] not in ("keep", "flag"):
+        found = _rows(out / "rejected/part-*.parquet", "text", place, values)
+        return found[0]["text"] if found else None
+    samples = _rows(out / "curriculum/*/part-*.parquet", "*", place + " ORDER BY part", values)
+    if samples and "text" in samples[0]:
+        return "".join(sample["text"] for sample in samples)
+    encoder = TextEncoder(str(out / "tokenizer.json"), manifest["tokenizer"]["end_of_text"])
+    return encoder.decode([token for sample in samples for token in sample["input_ids"]])
+
+
+def _rows(files: Path, columns: str, where: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of Parquet files that meet a condition, in the order of the inputs."""
+    with duckdb.connect() as store:
+        store.execute("SET preserve_insertion_order = true")
+        query = f"SELECT {columns} FROM read_parquet($files) WHERE {where}"
+        return store.execute(query, {"files": str(files), **values}).to_arrow_table().to_pylist()

@@ -1,0 +1,174 @@
+"""A file of the curriculum and the spools of all tasks go in; the file, in its final order, comes out.
+
+The last of three phases. Each file is made on its own from the spools it needs, so memory is bounded by one file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cleanfeed.build.layout import FileSpec, column, read_index, stage_rows
+from cleanfeed.build.measure import spool_path
+from cleanfeed.build.settle import samples_path
+from cleanfeed.build.spool import Spool, flat_ids, flat_text
+from cleanfeed.build.tasks import Context
+from cleanfeed.curriculum.gather import offsets_of, scatter
+from cleanfeed.curriculum.order import BUCKET_BITS
+from cleanfeed.curriculum.stages import Tiers
+from cleanfeed.curriculum.writer import curriculum_schema, write_parquet
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The samples of one task that go to the file."""
+
+    task: int
+    rows: pa.Table
+    """Their index rows, in rising key."""
+    places: Int64
+    """Where each stands in the file."""
+
+
+def place(context: Context, spec: FileSpec, tiers: Tiers, tasks: int) -> tuple[int, str]:
+    """Write one file of the curriculum; return its rows and digest."""
+    schema = curriculum_schema(
+        tokens=context.tokenizer is not None,
+        text=context.has_text,
+        keep_fields=context.pipeline.documents.keep_fields,
+    )
+    path = context.out / spec.name
+    if not spec.rows:
+        return 0, write_parquet(path, schema, [])
+    table = _table(context, spec, _choose(context, spec, tiers, tasks), schema)
+    return table.num_rows, write_parquet(path, schema, [table], spec.row_group_rows)
+
+
+def _choose(context: Context, spec: FileSpec, tiers: Tiers, tasks: int) -> list[_Chosen]:
+    """Return the file's samples by task: those of its stage and its run of shuffle keys."""
+    indexes: list[pa.Table] = []
+    keys: list[npt.NDArray[np.uint64]] = []
+    for task in range(tasks):
+        index = read_index(samples_path(context, task))
+        low, high = (
+            np.searchsorted(
+                column(index, "key"), _key_range(spec.first_bucket, spec.last_bucket), side="left"
+            )
+            if index.num_rows
+            else (0, 0)
+        )
+        if spec.last_bucket == 1 << BUCKET_BITS:
+            high = index.num_rows
+        index = index.slice(low, high - low)
+        index = index.filter(pa.array(stage_rows(index, spec.stage, tiers)))
+        indexes.append(index)
+        keys.append(column(index, "key").astype(np.uint64))
+    owner = np.repeat(np.arange(tasks), [len(part) for part in keys])
+    within = np.concatenate([np.arange(len(part)) for part in keys])
+    # Rising key; equal keys by task and place in it, which is the order of the inputs.
+    order = np.lexsort((within, owner, np.concatenate(keys)))[spec.skip : spec.skip + spec.rows]
+    chosen: list[_Chosen] = []
+    for task in np.unique(owner[order]).tolist():
+        places = np.flatnonzero(owner[order] == task)
+        chosen.append(_Chosen(task, indexes[task].take(pa.array(within[order][places])), places))
+    return chosen
+
+
+def _key_range(first: int, last: int) -> npt.NDArray[np.uint64]:
+    shift = 64 - BUCKET_BITS
+    return np.array([first << shift, min(last << shift, (1 << 64) - 1)], dtype=np.uint64)
+
+
+def _table(context: Context, spec: FileSpec, chosen: list[_Chosen], schema: pa.Schema) -> pa.Table:
+    """Return the file's rows with all columns, in their final order."""
+    places = np.concatenate([part.places for part in chosen])
+    back = pa.array(np.argsort(places, kind="stable"))
+    index = pa.concat_tables([part.rows for part in chosen]).take(back).combine_chunks()
+    values = _Values(context, index)
+    fields: dict[str, list[pa.Array]] = {name: [] for name in context.pipeline.documents.keep_fields}
+    for part in chosen:
+        spool = Spool.open(spool_path(context, part.task)).batches
+        batches = column(part.rows, "batch")
+        for name, taken in fields.items():
+            taken.append(_field(spool, f"field:{name}", batches, column(part.rows, "document")))
+        for number in np.unique(batches).tolist():
+            here = np.flatnonzero(batches == number)
+            values.take(spool[number], part, here)
+    columns: dict[str, Any] = {name: index.column(name) for name in index.schema.names}
+    columns |= {name: pa.concat_arrays(taken).take(back) for name, taken in fields.items()}
+    columns |= values.columns()
+    columns["stage"] = np.full(spec.rows, spec.stage.index, dtype=np.int16)
+    quality = column(index, "quality").astype(np.float32)
+    columns["quality"] = pa.array(quality, mask=np.isnan(quality))
+    lengths = (
+        index.column("length").cast(pa.int32()) if context.tokenizer else pa.nulls(spec.rows, pa.int32())
+    )
+    columns["n_tokens"] = lengths
+    return pa.table({name: columns[name] for name in schema.names}, schema=schema)
+
+
+def _field(spool: tuple[pa.RecordBatch, ...], name: str, batches: Int64, documents: Int64) -> pa.Array:
+    """Return a kept field for samples given by batch and document, in their order."""
+    order = np.argsort(batches, kind="stable")
+    taken = [
+        spool[number].column(name).take(pa.array(documents[order][batches[order] == number]))
+        for number in np.unique(batches).tolist()
+    ]
+    return pa.concat_arrays(taken).take(pa.array(np.argsort(order, kind="stable")))
+
+
+class _Values:
+    """The ids or the text of a file's samples, each copied once from a spool to its place."""
+
+    def __init__(self, context: Context, index: pa.Table) -> None:
+        self.encoder = context.encoder()
+        self.keep_text = context.keep_text
+        self.lengths = column(index, "length").astype(np.int64)
+        self.offsets = offsets_of(self.lengths)
+        kind = np.uint8 if self.encoder is None else np.int32
+        self.flat = np.empty(int(self.offsets[-1]), dtype=kind)
+        self.texts: list[str | None] = [None] * len(self.lengths)
+        # Only a document's sole part is its text; the others are known by their ids alone.
+        self.parts = column(index, "part")
+
+    def take(self, batch: pa.RecordBatch, part: _Chosen, here: Int64) -> None:
+        """Copy samples ``here`` of ``part`` from the batch they lie in."""
+        starts, lengths = (column(part.rows, name).astype(np.int64)[here] for name in ("start", "length"))
+        if self.encoder is None:
+            flat: npt.NDArray[Any] = flat_text(batch.column("text"))[0]
+        else:
+            flat, offsets = flat_ids(batch.column("ids"))
+            if self.keep_text:
+                self._take_texts(batch, part, here, starts, lengths, offsets)
+        scatter(flat, starts, lengths, self.flat, self.offsets[:-1][part.places[here]])
+
+    def _take_texts(
+        self, batch: pa.RecordBatch, part: _Chosen, here: Int64, starts: Int64, lengths: Int64, offsets: Int64
+    ) -> None:
+        documents = column(part.rows, "document").astype(np.int64)[here]
+        whole = (starts == offsets[:-1][documents]) & (lengths == np.diff(offsets)[documents])
+        texts = batch.column("text").take(pa.array(documents[whole])).to_pylist()
+        for spot, text in zip(part.places[here][whole].tolist(), texts, strict=True):
+            self.texts[spot] = text
+
+    def columns(self) -> dict[str, pa.Array]:
+        """Return the value columns of the file."""
+        if self.encoder is None:
+            buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.flat)]
+            return {"text": pa.LargeStringArray.from_buffers(len(self.lengths), *buffers[1:])}
+        ids = pa.ListArray.from_arrays(pa.array(self.offsets.astype(np.int32)), pa.array(self.flat))
+        if not self.keep_text:
+            return {"input_ids": ids}
+        texts = [self._text(number) if text is None else text for number, text in enumerate(self.texts)]
+        return {"input_ids": ids, "text": pa.array(texts, pa.large_string())}
+
+    def _text(self, number: int) -> str:
+        """Return the text of a part, which only its ids know."""
+        assert self.encoder is not None
+        return self.encoder.decode(self.flat[self.offsets[number] : self.offsets[number + 1]].tolist())

@@ -1,0 +1,141 @@
+"""What the user asked for goes in; the plan, and a digest of everything that decides the result, come out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import fsspec
+import xxhash
+
+from cleanfeed.build.tasks import Context
+from cleanfeed.documents.plan import InputFile, Plan, plan_inputs
+from cleanfeed.errors import MisuseError, one_line
+from cleanfeed.rules.pipeline import resolved
+from cleanfeed.settings import Pipeline
+
+FORMAT_VERSION = 1
+FINGERPRINT_BLOCKS, FINGERPRINT_BLOCK = 64, 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRequest:
+    """One call of ``cleanfeed build``."""
+
+    inputs: tuple[str, ...]
+    out: str
+    pipeline: Pipeline
+    tokenizer: str | None = None
+    workers: int = 1
+    keep_text: bool = False
+    limit: int | None = None
+    overwrite: bool = False
+
+
+class Progress(Protocol):
+    """Who wants to know how far a build is."""
+
+    def compiling(self) -> None:
+        """Kernels are compiled, once per installation; it takes some seconds."""
+
+    def phase(self, name: str, total: int, unit: str) -> None:
+        """A phase begins; ``unit`` is ``bytes`` or ``files``."""
+
+    def advance(self, amount: int) -> None:
+        """Some more of the phase is done."""
+
+    def note(self, text: str) -> None:
+        """Something the user should see; the build goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request whose inputs exist and whose settings hold."""
+
+    request: BuildRequest
+    plan: Plan
+    context: Context
+    fingerprints: dict[int, str]
+    digest: str
+
+
+def prepare(request: BuildRequest) -> Prepared:
+    """Find the inputs and check everything that can be checked before anything is written.
+
+    Raises:
+        MisuseError: An input does not exist, lies in OUT or holds it, or the pipeline or tokenizer is wrong.
+    """
+    out = Path(request.out)
+    if out.exists() and not out.is_dir():
+        raise MisuseError(one_line("--out is not a folder", request.out, "a file", "a folder or a new name"))
+    _refuse_nesting(request.inputs, out)
+    context = Context(request.pipeline, out, request.tokenizer, request.keep_text)
+    encoder = context.encoder()
+    context.rules()
+    plan = plan_inputs(request.inputs)
+    fingerprints = {file.index: fingerprint(file) for file in plan.files}
+    identity = {
+        "format": FORMAT_VERSION,
+        "pipeline": resolved(request.pipeline),
+        "tokenizer": encoder.digest if encoder else None,
+        "keep_text": request.keep_text,
+        "limit": request.limit,
+        "reference": _reference_digest(request.pipeline),
+        "inputs": [[file.source, file.kind, file.size, fingerprints[file.index]] for file in plan.files],
+    }
+    digest = xxhash.xxh3_128_hexdigest(json.dumps(identity, sort_keys=True).encode())
+    return Prepared(request, plan, context, fingerprints, digest)
+
+
+def _reference_digest(pipeline: Pipeline) -> list[str] | None:
+    """Return what identifies the reference sample, which is read like an input."""
+    path = pipeline.quality.reference
+    return None if path is None else [fingerprint(file) for file in plan_inputs([path]).files]
+
+
+def _refuse_nesting(inputs: tuple[str, ...], out: Path) -> None:
+    target = out.resolve()
+    for name in inputs:
+        if "://" in name:
+            continue
+        source = Path(name).resolve()
+        if source.is_dir() and (target == source or source in target.parents):
+            raise MisuseError(
+                one_line("--out lies inside an input", str(out), todo=f"Choose a folder outside {name}.")
+            )
+        if target == source or target in source.parents:
+            raise MisuseError(
+                one_line("an input lies inside --out", name, todo=f"Choose a folder other than {out}.")
+            )
+
+
+def fingerprint(file: InputFile) -> str:
+    """Return a digest that notices almost any change of a file without reading all of it.
+
+    xxh3-128 over its size and 64 blocks of 16 KiB spread evenly over it; of a file up to 1 MiB, over all of it.
+    """
+    digest = xxhash.xxh3_128(str(file.size).encode())
+    if file.size < 0:
+        return digest.hexdigest()
+    with fsspec.open(file.path, "rb") as handle:
+        if file.size <= FINGERPRINT_BLOCKS * FINGERPRINT_BLOCK:
+            digest.update(handle.read())
+        else:
+            for block in range(FINGERPRINT_BLOCKS):
+                handle.seek(block * (file.size - FINGERPRINT_BLOCK) // (FINGERPRINT_BLOCKS - 1))
+                digest.update(handle.read(FINGERPRINT_BLOCK))
+    return digest.hexdigest()
+
+
+def describe(file: InputFile, fingerprints: dict[int, str]) -> dict[str, Any]:
+    """Return what the manifest says of an input file."""
+    return {
+        "input": file.input,
+        "source": file.source,
+        "kind": file.kind,
+        "compression": file.compression,
+        "bytes": file.size,
+        "fingerprint": fingerprints[file.index],
+    }

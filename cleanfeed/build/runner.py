@@ -1,0 +1,306 @@
+"""A request goes in; a finished build, or the same one going on where a killed one stopped, comes out.
+
+Three phases over tasks: measure, settle, place. Between them stands what only all tasks together can say: counts
+over the corpus, then the histogram that puts samples into stages. Finished work is in the journal and never repeated.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from cleanfeed.build.engine import LocalEngine
+from cleanfeed.build.journal import Journal
+from cleanfeed.build.kernels import kernels_ready, load_kernels
+from cleanfeed.build.layout import FileSpec, StageTotals, add_up, files_of, read_index
+from cleanfeed.build.lock import only_build
+from cleanfeed.build.manifest import exit_code, first_damage, make_manifest, read_manifest, write_manifest
+from cleanfeed.build.measure import Measured, corpus_path, measure, read_corpus_counts, reference_counts
+from cleanfeed.build.place import place
+from cleanfeed.build.request import BuildRequest, Prepared, Progress, prepare
+from cleanfeed.build.settle import Corpus, Settled, samples_path, settle
+from cleanfeed.build.tasks import Context, Task, tasks_of, work_folder
+from cleanfeed.curriculum.durable import write_bytes, written_aside
+from cleanfeed.curriculum.stages import Tiers
+from cleanfeed.errors import MisuseError, NothingReadableError, one_line
+
+__all__ = ["BuildReport", "BuildRequest", "Progress", "build"]
+
+Result = TypeVar("Result")
+Call = tuple[int, tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class BuildReport:
+    """What came of a build."""
+
+    manifest: dict[str, Any]
+    seconds: float
+    already_done: bool
+
+    @property
+    def exit_code(self) -> int:
+        """0, or 3 where an input file was damaged."""
+        return exit_code(self.manifest)
+
+
+def build(request: BuildRequest, progress: Progress) -> BuildReport:
+    """Build a curriculum.
+
+    Args:
+        request: What to build.
+        progress: Told how far it is.
+
+    Raises:
+        MisuseError: The request cannot be meant; nothing was changed.
+        BusyError: Another build uses the folder.
+        NothingReadableError: No input held a readable record.
+        CleanfeedError: The build could not go on; the same call goes on where it stopped.
+    """
+    started = time.monotonic()
+    prepared = prepare(request)
+    out, work = prepared.context.out, prepared.context.work
+    finished = read_manifest(out)
+    if finished is not None and finished["request"] == prepared.digest and not request.overwrite:
+        shutil.rmtree(work, ignore_errors=True)
+        return BuildReport(finished, time.monotonic() - started, already_done=True)
+    _refuse_occupied(out, finished, overwrite=request.overwrite)
+    with only_build(work):
+        if request.overwrite:
+            _clear(out, finished, progress)
+        with Journal(work, prepared.digest) as journal, _Run(prepared, journal, progress).started() as run:
+            manifest = run.manifest()
+        write_manifest(out, manifest)
+        shutil.rmtree(work)
+    return BuildReport(manifest, time.monotonic() - started, already_done=False)
+
+
+class _Run:
+    """One build in progress."""
+
+    def __init__(self, prepared: Prepared, journal: Journal, progress: Progress) -> None:
+        self.prepared, self.journal, self.progress = prepared, journal, progress
+        self.context: Context = prepared.context
+        self.tasks: list[Task] = list(tasks_of(prepared.plan.pieces))
+        self.engine = LocalEngine(1 if prepared.request.limit is not None else prepared.request.workers)
+
+    @contextmanager
+    def started(self) -> Iterator[_Run]:
+        """Load the kernels and give the run; end its workers afterwards, at once if something went wrong."""
+        if not kernels_ready():
+            self.progress.compiling()
+        load_kernels(tokens=self.context.tokenizer is not None)
+        try:
+            yield self
+        except BaseException:
+            self.engine.close(at_once=True)
+            raise
+        self.engine.close()
+
+    def manifest(self) -> dict[str, Any]:
+        """Do all that is not done yet and return the manifest."""
+        measured = self._measured()
+        if not any(result.records for one in measured for result in one.pieces):
+            raise NothingReadableError(self._nothing(measured))
+        settled = self._settled(measured)
+        if sum(row["kept"] + row["rejected"] for one in settled for row in one.counts.values()) == 0:
+            raise NothingReadableError(self._nothing(measured, settled))
+        tiers = Tiers(self.prepared.request.pipeline.curriculum, _histogram(settled))
+        totals, files = self._placed(tiers)
+        for one in settled:
+            files.update(one.files)
+        encoder = self.context.encoder()
+        if encoder is not None:
+            write_bytes(self.context.out / "tokenizer.json", encoder.raw)
+            files["tokenizer.json"] = (0, encoder.digest)
+        return make_manifest(self.prepared, measured, settled, totals, files, self._duplicate_ids())
+
+    def _measured(self) -> list[Measured]:
+        self.progress.phase("measure", sum(task.bytes for task in self.tasks), "bytes")
+        if self.prepared.request.limit is not None:
+            return self._measured_up_to(self.prepared.request.limit)
+        calls: list[Call] = [(task.index, (self.context, task)) for task in self.tasks]
+        try:
+            return self._each("measure", measure, calls, Measured, [task.bytes for task in self.tasks])
+        except MisuseError:
+            # What is wrong shows only in the data (a field no record has): leave no trace of an unfinished build.
+            shutil.rmtree(self.context.work)
+            raise
+
+    def _measured_up_to(self, limit: int) -> list[Measured]:
+        """Measure the first ``limit`` records only, task by task; the rest count as empty."""
+        found: list[Measured] = []
+        for task in self.tasks:
+            one = self.journal.done("measure", task.index, Measured)
+            if one is None:
+                one = _measure_some(self.context, task, limit, self.progress.advance)
+                self.journal.enter("measure", task.index, one)
+            limit -= sum(result.records for result in one.pieces)
+            found.append(one)
+        return found
+
+    def _settled(self, measured: Sequence[Measured]) -> list[Settled]:
+        counts = self._corpus_counts()
+        documents = sum(one.token_documents for one in measured)
+        bases = _bases(self.tasks, measured)
+        calls: list[Call] = [
+            (task.index, (self.context, task, Corpus(counts, documents, bases[task.index])))
+            for task in self.tasks
+        ]
+        self.progress.phase("settle", len(calls), "files")
+        return self._each("settle", settle, calls, Settled, [1] * len(calls))
+
+    def _corpus_counts(self) -> Path | None:
+        """Add up what the tasks counted; a file, since every worker needs it."""
+        total = read_corpus_counts(corpus_path(self.context, task.index) for task in self.tasks)
+        pipeline = self.prepared.request.pipeline
+        reference = reference_counts(pipeline) if pipeline.quality.reference else None
+        named = {"token_documents": total.token_documents, "features": total.features, "reference": reference}
+        arrays = {name: values for name, values in named.items() if values is not None}
+        path = self.context.work / "corpus.npz"
+        with written_aside(path) as aside, aside.open("wb") as handle:
+            np.savez(handle, **arrays)
+        return path if arrays else None
+
+    def _placed(self, tiers: Tiers) -> tuple[list[StageTotals], dict[str, tuple[int, str]]]:
+        settings, tokens = self.prepared.request.pipeline.curriculum, self.context.tokenizer is not None
+        indexes = (read_index(samples_path(self.context, task.index)) for task in self.tasks)
+        totals = add_up(settings, tiers, indexes, tokens=tokens)
+        specs: list[FileSpec] = [
+            spec for total in totals for spec in files_of(settings, total, tokens=tokens)
+        ]
+        calls: list[Call] = [
+            (number, (self.context, spec, tiers, len(self.tasks))) for number, spec in enumerate(specs)
+        ]
+        self.progress.phase("write", len(calls), "files")
+        placed = self._each("place", place, calls, tuple[int, str], [1] * len(calls))
+        return totals, {spec.name: result for spec, result in zip(specs, placed, strict=True)}
+
+    def _each(
+        self,
+        phase: str,
+        function: Callable[..., Result],
+        calls: Sequence[Call],
+        kind: type[Result],
+        sizes: Sequence[int],
+    ) -> list[Result]:
+        """Return the result of every call, in order; those in the journal are not made again."""
+        results = {
+            number: done
+            for number, _ in calls
+            if (done := self.journal.done(phase, number, kind)) is not None
+        }
+        self.progress.advance(sum(sizes[number] for number in results))
+        left = [call for call in calls if call[0] not in results]
+        for number, result in self.engine.run(function, left, self.progress.advance):
+            self.journal.enter(phase, number, result)
+            results[number] = result
+        return [results[number] for number, _ in calls]
+
+    def _duplicate_ids(self) -> int:
+        """Return how many documents have an id that an earlier one has too; DuckDB spills what memory cannot hold."""
+        import duckdb
+
+        parts = str(self.context.out / "signals" / "part-*.parquet")
+        with duckdb.connect(config={"memory_limit": "512MB", "threads": 1}) as store:
+            store.execute("SET temp_directory = ?", [str(self.context.work / "duckdb")])
+            row = store.execute(
+                "SELECT count(*) - count(DISTINCT doc_id) FROM read_parquet(?)", [parts]
+            ).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def _nothing(self, measured: Sequence[Measured], settled: Sequence[Settled] = ()) -> str:
+        """Say what kept every record from being read, and leave no unfinished build."""
+        damage = first_damage(self.prepared, measured)
+        why = [
+            f"{self.prepared.plan.files[index].source} is damaged: {found.detail or found.reason}"
+            for index, found in damage.items()
+        ]
+        for one in settled:
+            why += [f"{number} records: {reason}" for reason, number in one.unreadable_by_reason.items()]
+        shutil.rmtree(self.context.work)
+        for folder in ("signals", "rejected", "unreadable"):
+            shutil.rmtree(self.context.out / folder, ignore_errors=True)
+        names = ", ".join(self.prepared.request.inputs)
+        return one_line(
+            "nothing could be read", names, "; ".join(why[:3]) or "no records", "at least one document"
+        )
+
+
+def _measure_some(context: Context, task: Task, limit: int, report: Callable[[int], None]) -> Measured:
+    return measure(context, task, report, limit)
+
+
+def _bases(tasks: Sequence[Task], measured: Sequence[Measured]) -> list[tuple[int, ...]]:
+    """Return for each task, for each of its pieces, how many rows of its file come before it."""
+    before: dict[int, int] = {}
+    found: list[tuple[int, ...]] = []
+    for task, one in zip(tasks, measured, strict=True):
+        bases = []
+        for piece, result in zip(task.pieces, one.pieces, strict=True):
+            bases.append(before.get(piece.file.index, 0))
+            before[piece.file.index] = bases[-1] + result.rows
+        found.append(tuple(bases))
+    return found
+
+
+def _histogram(settled: Sequence[Settled]) -> dict[int, int]:
+    total: dict[int, int] = {}
+    for one in settled:
+        for place_, number in one.quality.items():
+            total[place_] = total.get(place_, 0) + number
+    return total
+
+
+def _refuse_occupied(out: Path, finished: dict[str, Any] | None, *, overwrite: bool) -> None:
+    """Refuse a folder that holds something else, unless it may be overwritten."""
+    if overwrite or not out.exists():
+        return
+    if finished is not None:
+        raise MisuseError(
+            one_line(
+                "the folder holds a finished build of other inputs or settings",
+                str(out),
+                todo="Give another --out, or replace it with --overwrite.",
+            )
+        )
+    if not work_folder(out).exists() and (others := sorted(path.name for path in out.iterdir())):
+        raise MisuseError(
+            one_line(
+                "the folder is not empty and holds no build",
+                str(out),
+                ", ".join(others[:5]),
+                "an empty or new folder",
+                "Give another --out; --overwrite builds beside these files.",
+            )
+        )
+
+
+def _clear(out: Path, finished: dict[str, Any] | None, progress: Progress) -> None:
+    """Remove what the old manifest lists and any unfinished build; name what is left."""
+    (out / "manifest.json").unlink(missing_ok=True)
+    for entry in (finished or {}).get("files", ()):
+        (out / entry["path"]).unlink(missing_ok=True)
+    for path in work_folder(out).iterdir():
+        if path.name != "lock":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for folder in sorted((path for path in out.rglob("*") if path.is_dir()), reverse=True):
+        if not any(folder.iterdir()):
+            folder.rmdir()
+    if others := sorted(
+        str(path.relative_to(out))
+        for path in out.rglob("*")
+        if path.is_file() and path.parts[len(out.parts)] != ".work"
+    ):
+        progress.note(
+            f"left in {out}, not ours: {', '.join(others[:5])}" + (" ..." if len(others) > 5 else "")
+        )

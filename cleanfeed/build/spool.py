@@ -1,0 +1,79 @@
+"""Measured documents go in, batch by batch; an Arrow file that later phases read where it lies comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import xxhash
+
+from cleanfeed.curriculum.writer import HASH_TYPE
+
+IDS_TYPE = pa.large_list(pa.int32())
+
+
+def spool_schema(
+    signals: Sequence[str], keep_fields: Sequence[str], *, tokens: bool, column: bool
+) -> pa.Schema:
+    """Return the columns of a spool: place, document, hash, kept fields, ids, then every signal as float64."""
+    fields = [
+        pa.field("piece", pa.int32(), nullable=False),
+        pa.field("row", pa.int64(), nullable=False),
+        pa.field("doc_id", pa.string()),
+        pa.field("text", pa.large_string(), nullable=False),
+        pa.field("content_hash", HASH_TYPE, nullable=False),
+        *(pa.field(f"field:{name}", pa.string()) for name in keep_fields),
+    ]
+    if column:
+        fields.append(pa.field("quality_column", pa.float64()))
+    if tokens:
+        fields.append(pa.field("ids", IDS_TYPE, nullable=False))
+    return pa.schema(fields + [pa.field(f"signal:{name}", pa.float64(), nullable=False) for name in signals])
+
+
+@dataclass(frozen=True, slots=True)
+class Spool:
+    """One task's measured documents, mapped into memory, never read whole."""
+
+    batches: tuple[pa.RecordBatch, ...]
+
+    @classmethod
+    def open(cls, path: Path) -> Spool:
+        """Map a spool; its pages are read when they are touched."""
+        with pa.memory_map(str(path)) as source:
+            reader = pa.ipc.open_file(source)
+            return cls(tuple(reader.get_batch(i) for i in range(reader.num_record_batches)))
+
+
+def signal_columns(batch: pa.RecordBatch) -> dict[str, npt.NDArray[np.float64]]:
+    """Return the signals of a batch by name, without copying; NaN is null."""
+    names = [name for name in batch.schema.names if name.startswith("signal:")]
+    return {name.removeprefix("signal:"): batch.column(name).to_numpy(zero_copy_only=True) for name in names}
+
+
+def flat_text(texts: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Return the UTF-8 of a text column in a row and the n + 1 offsets in it, without copying."""
+    _, offsets, data = texts.buffers()
+    places = np.frombuffer(offsets, dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    raw: Any = data if data is not None else b""
+    return np.frombuffer(raw, dtype=np.uint8), places
+
+
+def flat_ids(ids: pa.LargeListArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    """Return the ids of an id column in a row and the n + 1 offsets in it, without copying."""
+    return ids.values.to_numpy(zero_copy_only=True), ids.offsets.to_numpy(zero_copy_only=True)
+
+
+def hashes(
+    data: memoryview, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
+) -> pa.FixedSizeBinaryArray:
+    """Return the xxh3-128 of each range of bytes, 16 raw bytes in the order of the hex digest."""
+    digest = xxhash.xxh3_128_digest
+    ranges = zip(starts.tolist(), stops.tolist(), strict=True)
+    joined = b"".join(digest(data[start:stop]) for start, stop in ranges)
+    return pa.FixedSizeBinaryArray.from_buffers(HASH_TYPE, len(starts), [None, pa.py_buffer(joined)])

@@ -1,0 +1,104 @@
+"""A plan of pieces and a pipeline go in; the tasks of a build, and everything a worker must know, come out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from cleanfeed.curriculum.tokenizer import TextEncoder
+from cleanfeed.documents.plan import Piece
+from cleanfeed.rules.ruleset import RuleSet
+from cleanfeed.settings import Pipeline
+
+TASK_BYTES = 32 * 2**20
+"""Small files share a task until it has about this much text (bytes); the result does not depend on the workers."""
+
+TASK_PIECES = 2048
+EXPANSION = 4
+"""Text is taken to be this many times larger than a compressed or columnar file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Some consecutive pieces that one worker takes from files to a spool."""
+
+    index: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes on disk this task reads, for progress."""
+        return sum(bytes_on_disk(piece) for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What every worker of a build must know; small and picklable."""
+
+    pipeline: Pipeline
+    out: Path
+    tokenizer: str | None = None
+    keep_text: bool = False
+
+    @property
+    def work(self) -> Path:
+        """Folder of everything that is not finished."""
+        return work_folder(self.out)
+
+    @property
+    def has_text(self) -> bool:
+        """Whether samples carry their text."""
+        return self.tokenizer is None or self.keep_text
+
+    def encoder(self) -> TextEncoder | None:
+        """Return the tokenizer, loaded once a process."""
+        if self.tokenizer is None:
+            return None
+        return _encoder(self.tokenizer, self.pipeline.curriculum.end_of_text)
+
+    def rules(self) -> RuleSet:
+        """Return the rules, compiled once a process."""
+        return _rules(self.pipeline, self.tokenizer is not None)
+
+
+def work_folder(out: Path) -> Path:
+    """Return the folder in OUT that holds everything unfinished."""
+    return out / ".work"
+
+
+@lru_cache(maxsize=2)
+def _encoder(path: str, end_of_text: str | None) -> TextEncoder:
+    return TextEncoder(path, end_of_text)
+
+
+@lru_cache(maxsize=2)
+def _rules(pipeline: Pipeline, tokenizer: bool) -> RuleSet:
+    return RuleSet(pipeline.rules, tokenizer=tokenizer)
+
+
+def bytes_on_disk(piece: Piece) -> int:
+    """Return the bytes of its file a piece stands for."""
+    whole = piece.stop < 0 or piece.file.kind in ("parquet", "arrow")
+    return piece.file.size if whole else piece.stop - piece.start
+
+
+def _text_bytes(piece: Piece) -> int:
+    plain = piece.file.compression == "none" and piece.file.kind in ("jsonl", "text")
+    return bytes_on_disk(piece) * (1 if plain else EXPANSION)
+
+
+def tasks_of(pieces: Iterable[Piece]) -> Iterator[Task]:
+    """Yield the tasks of a plan: neighbouring pieces together, up to ``TASK_BYTES`` of text."""
+    held: list[Piece] = []
+    held_bytes = index = 0
+    for piece in pieces:
+        size = _text_bytes(piece)
+        if held and (held_bytes + size > TASK_BYTES or len(held) >= TASK_PIECES):
+            yield Task(index, tuple(held))
+            held, held_bytes, index = [], 0, index + 1
+        held.append(piece)
+        held_bytes += size
+    if held:
+        yield Task(index, tuple(held))

@@ -1,0 +1,225 @@
+"""A finished build goes in; a proof from its files alone that nothing is missing or altered, or what is wrong, comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import duckdb
+import pyarrow.parquet as pq
+
+from cleanfeed.build.manifest import COUNTS, curriculum_digest, read_manifest
+from cleanfeed.build.settle import REJECTED_SCHEMA, SIGNALS_SCHEMA
+from cleanfeed.curriculum.durable import file_digest
+from cleanfeed.curriculum.writer import curriculum_schema
+from cleanfeed.documents.record import UNREADABLE_SCHEMA
+from cleanfeed.errors import MisuseError, VerifyError, one_line
+
+FOLDERS = ("curriculum", "rejected", "unreadable", "signals")
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What was proven."""
+
+    files: int
+    rows: int
+    bytes: int
+    counts: Mapping[str, int]
+    stages: int
+    samples: int
+    digest: str
+
+
+def verify(out: str) -> VerifyReport:
+    """Prove a finished build again from its files: checksums, schemas, conservation, stages and their limits.
+
+    Raises:
+        MisuseError: The folder holds no finished build.
+        VerifyError: Something is wrong; the message names all of it, the first five places in full.
+    """
+    folder = Path(out)
+    if not folder.is_dir():
+        raise MisuseError(one_line("no such folder", out, expected="a folder written by cleanfeed build"))
+    manifest = read_manifest(folder)
+    if manifest is None:
+        todo = "Run the same build command again to finish it." if (folder / ".work").exists() else ""
+        raise MisuseError(one_line("the folder holds no finished build", out, "no manifest.json", todo=todo))
+    # Each check trusts what the ones before it have shown.
+    for check in (_files, _schemas, _conservation, _stages, _samples):
+        problems = list(check(folder, manifest))
+        if problems:
+            more = f" (and {len(problems) - 5} more)" if len(problems) > 5 else ""
+            raise VerifyError("; ".join(problems[:5]) + more + ". Build it anew with --overwrite.")
+    return VerifyReport(
+        files=len(manifest["files"]) + 1,
+        rows=sum(entry["rows"] for entry in manifest["files"]),
+        bytes=sum(entry["bytes"] for entry in manifest["files"]),
+        counts=manifest["counts"],
+        stages=len(manifest["stages"]),
+        samples=sum(stage["samples"] for stage in manifest["stages"]),
+        digest=manifest["digest"],
+    )
+
+
+def _files(out: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Check that every listed file is there unaltered, and that no other lies among them."""
+    for entry in manifest["files"]:
+        path = out / entry["path"]
+        if not path.is_file():
+            yield f"{entry['path']}: missing"
+        elif path.stat().st_size != entry["bytes"]:
+            yield f"{entry['path']}: got {path.stat().st_size} bytes, expected {entry['bytes']}"
+        elif (digest := file_digest(path)) != entry["digest"]:
+            yield f"{entry['path']}: got digest {digest}, expected {entry['digest']}"
+    listed = {entry["path"] for entry in manifest["files"]}
+    for folder in FOLDERS:
+        for path in sorted((out / folder).rglob("*.parquet")):
+            if (name := path.relative_to(out).as_posix()) not in listed:
+                yield f"{name}: not in the manifest"
+    digest = curriculum_digest(manifest["stages"], manifest["files"])
+    if digest != manifest["digest"]:
+        yield f"manifest.json: digest is {manifest['digest']}, its stages and files give {digest}"
+
+
+def _schemas(out: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Check the columns and the rows of every Parquet file."""
+    names = {name for stage in manifest["stages"] for name in stage["files"]}
+    first = pq.read_schema(out / min(names))
+    expected = {
+        "curriculum": curriculum_schema(
+            tokens=manifest["tokenizer"] is not None,
+            text="text" in first.names,
+            keep_fields=manifest["pipeline"]["documents"]["keep_fields"],
+        ),
+        "rejected": REJECTED_SCHEMA,
+        "unreadable": UNREADABLE_SCHEMA,
+        "signals": SIGNALS_SCHEMA,
+    }
+    for entry in manifest["files"]:
+        kind = entry["path"].split("/")[0]
+        if kind not in expected:
+            continue
+        meta = pq.ParquetFile(out / entry["path"])
+        if not meta.schema_arrow.equals(expected[kind]):
+            yield f"{entry['path']}: its columns are not those of {kind}/"
+        if meta.metadata.num_rows != entry["rows"]:
+            yield f"{entry['path']}: got {meta.metadata.num_rows} rows, expected {entry['rows']}"
+
+
+def _conservation(out: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Check that read = kept + rejected + duplicate + excluded + unreadable, by input and in total, in the files too."""
+    for entry in manifest["inputs"]:
+        yield from _adds_up(entry["source"], entry["counts"])
+    counts = manifest["counts"]
+    yield from _adds_up("manifest.json counts", counts)
+    for name in COUNTS:
+        total = sum(entry["counts"][name] for entry in manifest["inputs"])
+        if total != counts[name]:
+            yield f"manifest.json: the inputs have {total} {name}, counts say {counts[name]}"
+    words = {
+        "kept": "keep', 'flag",
+        "flagged": "flag",
+        "rejected": "reject",
+        "duplicate": "duplicate",
+        "excluded": "excluded",
+    }
+    for name, verdicts in words.items():
+        found = _number(out, "signals", f"count(*) FILTER (verdict IN ('{verdicts}'))")
+        if found != counts[name]:
+            yield f"signals/: {found} documents are {name}, the manifest says {counts[name]}"
+    for folder, expected in (
+        ("rejected", counts["rejected"] + counts["duplicate"] + counts["excluded"]),
+        ("unreadable", counts["unreadable"]),
+    ):
+        if (found := _number(out, folder, "count(*)")) != expected:
+            yield f"{folder}/: {found} rows, the manifest says {expected}"
+    kept = _number(out, "curriculum", "count(*) FILTER (part = 0)")
+    if kept != counts["kept"]:
+        yield f"curriculum/: {kept} documents, the manifest says {counts['kept']} were kept"
+
+
+def _adds_up(where: str, counts: Mapping[str, int]) -> Iterator[str]:
+    parts = sum(counts[name] for name in ("kept", "rejected", "duplicate", "excluded", "unreadable"))
+    if parts != counts["read"] or counts["flagged"] > counts["kept"]:
+        yield f"{where}: read {counts['read']}, but its parts add up to {parts}"
+
+
+def _stages(out: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Check samples, tokens and length limits of every stage, and its row groups."""
+    settings = manifest["pipeline"]["curriculum"]
+    tokens = manifest["tokenizer"] is not None
+    limit_of = {band["name"]: band["max_tokens" if tokens else "max_chars"] for band in settings["bands"]}
+    length = "n_tokens" if tokens else "n_chars"
+    for stage in manifest["stages"]:
+        where = f"stage {stage['index']} ({stage['name']})"
+        found = _row(
+            out,
+            stage["files"],
+            f"count(*), coalesce(sum(n_tokens), 0), coalesce(sum(n_chars), 0), coalesce(max({length}), 0), "
+            f"count(*) FILTER (stage != {int(stage['index'])})",
+        )
+        samples, n_tokens, chars, longest, strangers = found
+        if (samples, chars) != (stage["samples"], stage["chars"]) or (tokens and n_tokens != stage["tokens"]):
+            yield f"{where}: {samples} samples of {n_tokens} tokens and {chars} characters, the manifest says otherwise"
+        if longest > limit_of[stage["band"]]:
+            yield f"{where}: a sample of {longest}, the band's limit is {limit_of[stage['band']]}"
+        if strangers:
+            yield f"{where}: {strangers} samples say they belong to another stage"
+        yield from _row_groups(out, stage)
+
+
+def _row_groups(out: Path, stage: Mapping[str, Any]) -> Iterator[str]:
+    sizes = [
+        meta.row_group(i).num_rows
+        for meta in (pq.read_metadata(out / name) for name in stage["files"])
+        for i in range(meta.num_row_groups)
+    ]
+    if any(size != stage["row_group_samples"] for size in sizes[:-1]):
+        yield f"stage {stage['index']} ({stage['name']}): a row group before the last is not full"
+
+
+def _samples(out: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Check that every kept document is in the curriculum with all its parts, and nothing else is."""
+    with TemporaryDirectory() as spill, duckdb.connect(config={"memory_limit": "1GB"}) as store:
+        store.execute("SET temp_directory = ?", [spill])
+        lost, extra, torn = store.execute(
+            """
+            WITH samples AS (
+                SELECT source, source_row, count(*) AS parts, max(part) AS last, count(DISTINCT part) AS different
+                FROM read_parquet($curriculum) GROUP BY ALL
+            ), kept AS (SELECT source, source_row FROM read_parquet($signals) WHERE verdict IN ('keep', 'flag'))
+            SELECT count(*) FILTER (samples.source IS NULL), count(*) FILTER (kept.source IS NULL),
+                count(*) FILTER (samples.parts != samples.last + 1 OR samples.parts != samples.different)
+            FROM kept FULL JOIN samples USING (source, source_row)
+            """,
+            {
+                "curriculum": str(out / "curriculum/*/part-*.parquet"),
+                "signals": str(out / "signals/part-*.parquet"),
+            },
+        ).fetchall()[0]
+    for number, what in (
+        (lost, "kept but not there"),
+        (extra, "there but not kept"),
+        (torn, "there in part only"),
+    ):
+        if number:
+            yield f"curriculum/: {number} documents are {what}"
+
+
+def _number(out: Path, folder: str, expression: str) -> int:
+    pattern = "curriculum/*/part-*.parquet" if folder == "curriculum" else f"{folder}/part-*.parquet"
+    return int(_row(out, [pattern], expression)[0])
+
+
+def _row(out: Path, names: list[str], expression: str) -> tuple[Any, ...]:
+    with duckdb.connect() as store:
+        row = store.execute(
+            f"SELECT {expression} FROM read_parquet(?)",
+            [[str(out / name) for name in names]],
+        ).fetchone()
+    assert row is not None
+    return row

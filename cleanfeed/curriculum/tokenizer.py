@@ -1,0 +1,226 @@
+"""A ``tokenizer.json`` and texts go in; token ids come out, in which text never turns into a control token."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+from tokenizers import Tokenizer
+
+from cleanfeed.errors import MisuseError, one_line
+
+END_OF_TEXT_NAMES = (
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "</s>",
+    "<eos>",
+    "<|eos|>",
+    "<|im_end|>",
+    "[EOS]",
+    "<|endofdocument|>",
+    "[SEP]",
+)
+"""Names under which tokenizers keep their end-of-text token, tried in this order."""
+
+PIECE_CHARS = 1 << 18
+"""Texts longer than this (code points) are encoded in pieces cut before a space between two letters, so that the
+encoder's memory, about 150 bytes a token, stays bounded."""
+
+BATCH_CHARS = 1 << 19
+"""Code points handed to the encoder at once."""
+
+INSIDE_CHARACTER, INSIDE_WORD, STARTS_WORD, STARTS_LINE = range(4)
+
+IntArray = npt.NDArray[np.int32]
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Return the printable stand-ins byte-level BPE uses for the 256 bytes (GPT-2's table)."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    table = {chr(byte): byte for byte in plain}
+    for place, byte in enumerate(byte for byte in range(256) if byte not in set(plain)):
+        table[chr(256 + place)] = byte
+    return table
+
+
+class TextEncoder:
+    """Encodes documents with one tokenizer file; the same text always gives the same ids.
+
+    Special tokens written in a text are encoded as ordinary characters, truncation and padding are off, and the
+    template that adds special tokens is not applied.
+
+    Args:
+        path: A ``tokenizer.json`` of the ``tokenizers`` library.
+        end_of_text: The token that closes a document; by default the tokenizer's own.
+
+    Raises:
+        MisuseError: The file is missing, is no tokenizer, or has no such end-of-text token.
+    """
+
+    def __init__(self, path: str, end_of_text: str | None = None) -> None:
+        self.path = path
+        try:
+            raw = Path(path).read_bytes()
+            spec = json.loads(raw)
+            if not isinstance(spec, dict) or "model" not in spec:
+                raise ValueError("no 'model' in it")
+        except (OSError, ValueError) as error:
+            raise MisuseError(
+                one_line(
+                    "cannot read the tokenizer",
+                    path,
+                    str(error),
+                    "a tokenizer.json of the tokenizers library",
+                )
+            ) from error
+        self.raw = raw
+        self.digest = xxhash.xxh3_128_hexdigest(raw)
+        self.end_of_text, self.end_of_text_id = _end_of_text(spec, path, end_of_text)
+        spec["truncation"] = spec["padding"] = None
+        for token in spec.get("added_tokens", ()):
+            # Only special tokens can be kept from matching inside text; the end of a document must be one.
+            token["special"] = token["special"] or token["id"] == self.end_of_text_id
+        try:
+            self.tokenizer = Tokenizer.from_str(json.dumps(spec))
+        except Exception as error:  # noqa: BLE001  the library raises bare Exception
+            raise MisuseError(
+                one_line(
+                    "cannot read the tokenizer",
+                    path,
+                    str(error),
+                    "a tokenizer.json of the tokenizers library",
+                )
+            ) from error
+        self.tokenizer.encode_special_tokens = True
+        self.vocab_size: int = max(self.tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+    def encode(self, texts: Sequence[str]) -> tuple[IntArray, npt.NDArray[np.int64]]:
+        """Return the ids of all texts in a row and, for n texts, the n + 1 offsets between them.
+
+        No end-of-text token is added.
+        """
+        flat: list[IntArray] = []
+        lengths = np.zeros(len(texts), dtype=np.int64)
+        for owners, pieces in _encoder_batches(texts):
+            encodings = self.tokenizer.encode_batch_fast(pieces, add_special_tokens=False)
+            for owner, encoding in zip(owners, encodings, strict=True):
+                ids = np.array(encoding.ids, dtype=np.int32)
+                lengths[owner] += len(ids)
+                flat.append(ids)
+        offsets = np.zeros(len(texts) + 1, dtype=np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        return (np.concatenate(flat) if flat else np.empty(0, dtype=np.int32)), offsets
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of some ids, control tokens left out."""
+        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True)
+        return text
+
+    @cached_property
+    def token_starts(self) -> npt.NDArray[np.uint8]:
+        """For each id: does it start inside a character, inside a word, a word, or a line (shape [vocab])."""
+        starts = np.full(self.vocab_size, INSIDE_WORD, dtype=np.uint8)
+        for token, data in self._token_bytes():
+            if data and 0x80 <= data[0] < 0xC0:
+                starts[token] = INSIDE_CHARACTER
+            elif data[:1] in (b"\n", b"\r"):
+                starts[token] = STARTS_LINE
+            elif data[:1] in (b" ", b"\t"):
+                starts[token] = STARTS_WORD
+        return starts
+
+    @cached_property
+    def token_chars(self) -> npt.NDArray[np.int32]:
+        """For each id: how many code points begin in it (shape [vocab])."""
+        chars = np.zeros(self.vocab_size, dtype=np.int32)
+        for token, data in self._token_bytes():
+            chars[token] = sum(1 for byte in data if not 0x80 <= byte < 0xC0)
+        return chars
+
+    def _token_bytes(self) -> Iterator[tuple[int, bytes]]:
+        alphabet = _byte_alphabet()
+        vocab: dict[str, int] = self.tokenizer.get_vocab(with_added_tokens=True)
+        byte_level = '"ByteLevel"' in json.dumps(
+            [json.loads(self.raw).get(part) for part in ("pre_tokenizer", "decoder")]
+        )
+        for token, number in vocab.items():
+            if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
+                yield number, bytes([int(token[3:5], 16)])
+            elif byte_level and all(char in alphabet for char in token):
+                yield number, bytes(alphabet[char] for char in token)
+            else:
+                yield number, token.replace("▁", " ").encode()
+
+
+def _end_of_text(spec: dict[str, Any], path: str, wanted: str | None) -> tuple[str, int]:
+    """Return name and id of the token that closes a document."""
+    added = {token["content"]: int(token["id"]) for token in spec.get("added_tokens", ())}
+    vocab = spec["model"].get("vocab", {})
+    known = {
+        **(vocab if isinstance(vocab, dict) else {piece: i for i, (piece, _) in enumerate(vocab)}),
+        **added,
+    }
+    for name in (wanted,) if wanted is not None else END_OF_TEXT_NAMES:
+        if name in known and (wanted is not None or name in added):
+            return name, int(known[name])
+    raise MisuseError(
+        one_line(
+            "no end-of-text token in the tokenizer",
+            path,
+            f"special tokens {', '.join(list(added)[:8]) or 'none'}",
+            wanted or "one of " + ", ".join(END_OF_TEXT_NAMES),
+            "Name it in the pipeline: curriculum.end_of_text.",
+        )
+    )
+
+
+def _encoder_batches(texts: Sequence[str]) -> Iterator[tuple[list[int], list[str]]]:
+    """Yield (text numbers, pieces) with at most ``BATCH_CHARS`` code points each."""
+    owners: list[int] = []
+    pieces: list[str] = []
+    held = 0
+    for number, text in enumerate(texts):
+        for piece in safe_pieces(text):
+            if held and held + len(piece) > BATCH_CHARS:
+                yield owners, pieces
+                owners, pieces, held = [], [], 0
+            owners.append(number)
+            pieces.append(piece)
+            held += len(piece)
+    if pieces:
+        yield owners, pieces
+
+
+def safe_pieces(text: str, limit: int = PIECE_CHARS) -> Iterator[str]:
+    """Yield ``text`` in pieces of at most ``limit`` code points, cut where an encoder would begin a new word.
+
+    The cut is put before the last space between two letters, else before the last white space, else at the limit.
+    """
+    start = 0
+    while len(text) - start > limit:
+        cut = _cut_before_space(text, start + limit // 2, start + limit)
+        yield text[start:cut]
+        start = cut
+    if start < len(text) or not text:
+        yield text[start:]
+
+
+def _cut_before_space(text: str, low: int, high: int) -> int:
+    place = text.rfind(" ", low, high)
+    fallback = place
+    tries = 0
+    while place > low and tries < 1000:
+        if text[place - 1].isalpha() and text[place + 1 : place + 2].isalpha():
+            return place
+        place = text.rfind(" ", low, place)
+        tries += 1
+    if fallback > low:
+        return fallback
+    line = text.rfind("\n", low, high)
+    return line if line > low else high
