@@ -1,4 +1,4 @@
-"""The signals of one document and the rules go in; what each rule said about it and why comes out as plain data."""
+"""The signals of one document and the rules go in; what each rule said about it and why comes out as data."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RuleReading:
     where: tuple[BoundReading, ...]
     evidence: tuple[BoundReading, ...]
     outcome: Outcome
-    """``silent`` where the rule does not speak for this document: its signal is null, or ``where`` does not hold."""
+    """``silent`` where the rule does not speak: its signal is null, or ``where`` does not hold."""
     words: str
     """The outcome and its reason in a sentence."""
     because: str

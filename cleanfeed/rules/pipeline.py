@@ -49,7 +49,7 @@ def load_pipeline(name_or_path: str, overrides: Sequence[str] = ()) -> Pipeline:
     reference = pipeline.quality.reference
     if reference is not None and "://" not in reference and not Path(reference).exists():
         place = source.place(("quality", "reference"))
-        raise MisuseError(one_line("no such reference file", place, f"'{reference}'", "a file of sample text"))
+        raise MisuseError(one_line("no such reference file", place, f"'{reference}'", "an existing file"))
     return pipeline
 
 

@@ -81,12 +81,10 @@ def parse_file(text: str, name: str) -> Source:
         data = yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         line = f"{name}:{error.problem_mark.line + 1}" if error.problem_mark else name
-        problem = error.problem or error.context or "not YAML"
-        raise MisuseError(one_line("cannot read the pipeline file", line, problem, "valid YAML")) from error
+        problem = error.problem or error.context or "it cannot be parsed"
+        raise MisuseError(one_line(f"not valid YAML ({problem})", line, todo="Correct the line.")) from error
     except (yaml.YAMLError, RecursionError) as error:
-        raise MisuseError(
-            one_line("cannot read the pipeline file", name, str(error), "valid YAML")
-        ) from error
+        raise MisuseError(one_line(f"not valid YAML ({error})", name)) from error
     lines: dict[KeyPath, int] = {}
     if node is not None:
         _note_lines(node, (), lines)
