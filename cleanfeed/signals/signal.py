@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,3 +30,13 @@ class Signal:
     needs_tokenizer: bool = False
     needs_corpus: bool = False
     """Whether it is measured against the whole corpus, after all documents were read."""
+
+
+def count(name: str, meaning: str, *, null_when: str = "", source: str = "cleanfeed", high: float = math.inf) -> Signal:
+    """Declare a whole number that is 0 on the empty text."""
+    return Signal(name, "int", 0.0, high, meaning, 0.0, null_when, source)
+
+
+def share(name: str, meaning: str, *, null_when: str, source: str = "cleanfeed") -> Signal:
+    """Declare a part of a whole, from 0 to 1, that is null on the empty text."""
+    return Signal(name, "float", 0.0, 1.0, meaning, None, null_when, source)

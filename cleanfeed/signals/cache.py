@@ -1,0 +1,40 @@
+"""Folders that can be written go in; a place for compiled code that works comes out, whatever the installation is like.
+
+numba keeps compiled code beside its source, or in the user's cache folder where the package cannot be written, and
+fails on import where neither can. For that last case a folder under the system's temporary one is named.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+VARIABLE = "NUMBA_CACHE_DIR"
+
+
+def ensure_cache(package: Path = Path(__file__).parent) -> str | None:
+    """Name a cache folder if numba would find none; return it, or None where nothing had to be done."""
+    if os.environ.get(VARIABLE) or _writable(package / "__pycache__") or _writable(_user_cache()):
+        return None
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    folder = str(Path(tempfile.gettempdir()) / f"cleanfeed-kernels-{user}")
+    # Processes started from here inherit it.
+    os.environ[VARIABLE] = folder
+    if "numba" in sys.modules:
+        sys.modules["numba"].config.CACHE_DIR = folder
+    return folder
+
+
+def _user_cache() -> Path:
+    """Return the folder numba falls back to."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+    return home / "numba"
+
+
+def _writable(folder: Path) -> bool:
+    """Tell whether a folder, or the one it would be made in, can be written."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)

@@ -1,0 +1,223 @@
+"""The words of a view go in; signals about words come out, and the number of each distinct word for what follows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from cleanfeed.signals.tables import ELLIPSIS, Tables
+from cleanfeed.signals.view import (
+    ALPHA_WORDS,
+    DOT_TRIPLES,
+    KEPT_WORDS,
+    LONGEST_RUN,
+    LONGEST_WORD,
+    MAX_WORDS,
+    SENTENCES,
+    SYMBOL_WORDS,
+    WORD_CHARS,
+    WORDS,
+    View,
+)
+
+MIN_WORDS = 20
+"""With fewer words the share of repeated ones is a matter of chance."""
+
+STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
+"""Gopher's; bit ``i`` of a word's marks says that it is the ``i``-th."""
+
+(
+    MARK_OF,
+    MARK_TERMS,
+    MARK_PRIVACY,
+    MARK_POLICY,
+    MARK_COOKIE,
+    MARK_USE,
+    MARK_USES,
+    MARK_USING,
+    MARK_COOKIES,
+    MARK_LOREM,
+    MARK_IPSUM,
+    MARK_JAVASCRIPT,
+) = (1 << k for k in range(8, 20))
+"""What a distinct word has to do with C4's phrases: it starts or ends with the piece of a phrase."""
+
+
+def _ascii(word: str) -> np.uint64:
+    """Return up to eight ASCII bytes as one little-endian number."""
+    return np.uint64(int.from_bytes(word.encode("ascii")[:8], "little"))
+
+
+_THE, _BE, _TO, _OF, _AND, _THAT, _HAVE, _WITH = (_ascii(word) for word in STOP_WORDS)
+_USE, _USES, _TERMS, _PRIVACY = _ascii("use"), _ascii("uses"), _ascii("terms"), _ascii("privacy")
+_POLICY, _COOKIE, _COOKIES = _ascii("policy"), _ascii("cookie"), _ascii("cookies")
+_LOREM, _IPSUM, _JAVASCR = _ascii("lorem"), _ascii("ipsum"), _ascii("javascri")
+_CASE = np.uint64(0x2020202020202020)
+_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+_ZERO = np.uint64(0)
+_ONE = np.uint64(1)
+
+
+class Grams(NamedTuple):
+    """Scratch to number words and runs of words with; what it held before never matters."""
+
+    keys: npt.NDArray[np.uint64]
+    """Open addressing: the key in a slot, 0 where it is free."""
+    slots: npt.NDArray[np.int32]
+    """The number given to the key in a slot."""
+    word: npt.NDArray[np.int32]
+    """The number of each word of the text."""
+    first: npt.NDArray[np.int32]
+    """Where a number occurs first."""
+    count: npt.NDArray[np.int32]
+    """How often a number occurs."""
+    marks: npt.NDArray[np.int32]
+    """Marks of each distinct word."""
+    at: npt.NDArray[np.int32]
+    """Positions of runs of words still in question."""
+    gram: npt.NDArray[np.int32]
+    """Their numbers."""
+
+
+def make_grams(max_bytes: int) -> Grams:
+    """Return scratch for documents of up to ``max_bytes`` bytes."""
+    words = min(max_bytes // 2 + 1, MAX_WORDS)
+    size = 16
+    while 2 * size < 3 * words:
+        size *= 2
+    return Grams(
+        keys=np.empty(size, np.uint64),
+        slots=np.empty(size, np.int32),
+        word=np.empty(words, np.int32),
+        first=np.empty(words, np.int32),
+        count=np.empty(words, np.int32),
+        marks=np.empty(words, np.int32),
+        at=np.empty(words, np.int32),
+        gram=np.empty(words, np.int32),
+    )
+
+
+@njit(nogil=True, cache=True)
+def _eight(data: Any, at: int, stop: int) -> Any:  # pragma: no cover - compiled
+    """Read up to 8 bytes from ``at`` on as one number, with bit 5 of each set, which folds the case of letters."""
+    word = _ZERO
+    size = min(8, stop - at)
+    if at + 8 <= len(data):
+        i = np.uint64(at)
+        for k in range(8):
+            word |= np.uint64(data[i + np.uint64(k)]) << np.uint64(8 * k)
+        word |= _CASE
+        return word & (_ALL >> np.uint64(64 - 8 * size))
+    for k in range(size):
+        word |= np.uint64(data[at + k] | 0x20) << np.uint64(8 * k)
+    return word
+
+
+@njit(nogil=True, cache=True)
+def word_marks(data: Any, start: int, stop: int) -> int:  # pragma: no cover - compiled
+    """Return the marks of the word between two bytes; letters match in any case."""
+    size = stop - start
+    if size < 2:
+        return 0
+    head = _eight(data, start, stop)
+    if size <= 4:
+        if size == 2:
+            return (head == _BE) << 1 | (head == _TO) << 2 | (MARK_OF | 1 << 3 if head == _OF else 0)
+        marks = MARK_USING if head & np.uint64(0xFFFFFF) == _USE else 0
+        if size == 3:
+            return marks | (head == _THE) | (head == _AND) << 4 | (MARK_USE if head == _USE else 0)
+        marks |= (head == _THAT) << 5 | (head == _HAVE) << 6 | (head == _WITH) << 7
+    else:
+        marks = MARK_USING if head & np.uint64(0xFFFFFF) == _USE else 0
+        if head & np.uint64(0xFFFFFFFFFF) == _IPSUM:
+            marks |= MARK_IPSUM
+        if head & np.uint64(0xFFFFFFFFFFFF) == _POLICY:
+            marks |= MARK_POLICY
+        if head & np.uint64(0xFFFFFFFFFFFFFF) == _COOKIES:
+            marks |= MARK_COOKIES
+    last = data[stop - 1] | 0x20
+    if last == 101 or last == 115 or last == 109 or last == 121:  # e, s, m, y
+        tail = _eight(data, max(start, stop - 8), stop)
+        gap = np.uint64(8 * (min(size, 8)))
+        if tail >> (gap - np.uint64(24)) == _USE:
+            marks |= MARK_USE
+        if size >= 4 and tail >> (gap - np.uint64(32)) == _USES:
+            marks |= MARK_USES
+        if size >= 5:
+            if tail >> (gap - np.uint64(40)) == _TERMS:
+                marks |= MARK_TERMS
+            if tail >> (gap - np.uint64(40)) == _LOREM:
+                marks |= MARK_LOREM
+        if size >= 6 and tail >> (gap - np.uint64(48)) == _COOKIE:
+            marks |= MARK_COOKIE
+        if size >= 7 and tail >> (gap - np.uint64(56)) == _PRIVACY:
+            marks |= MARK_PRIVACY
+    if size >= 10:
+        for i in range(start, stop - 9):
+            if data[i] | 0x20 == 106 and _eight(data, i, stop) == _JAVASCR:
+                if data[i + 8] | 0x20 == 112 and data[i + 9] | 0x20 == 116:
+                    marks |= MARK_JAVASCRIPT
+    return marks
+
+
+@njit(nogil=True, cache=True)
+def number_words(data: Any, view: View, grams: Grams) -> int:  # pragma: no cover - compiled
+    """Give equal words equal numbers, in order of first occurrence; return how many there are."""
+    total = view.counts[KEPT_WORDS]
+    size = 16
+    while 2 * size < 3 * total:
+        size *= 2
+    keys, slots, mask = grams.keys, grams.slots, np.uint64(size - 1)
+    keys[:size] = _ZERO
+    distinct = 0
+    for w in range(total):
+        key = view.word_hash[w] | _ONE
+        slot = (key >> np.uint64(20)) & mask
+        while keys[slot] != key and keys[slot] != _ZERO:
+            slot = (slot + _ONE) & mask
+        if keys[slot] == _ZERO:
+            keys[slot] = key
+            slots[slot] = distinct
+            grams.first[distinct] = w
+            grams.count[distinct] = 0
+            grams.marks[distinct] = word_marks(data, view.word_start[w], view.word_stop[w])
+            distinct += 1
+        number = slots[slot]
+        grams.count[number] += 1
+        grams.word[w] = number
+    return distinct
+
+
+@njit(nogil=True, cache=True)
+def words(
+    tables: Tables, view: View, grams: Grams, distinct: int, spaced: bool, out: Any
+) -> None:  # pragma: no cover - compiled
+    """Write the signals in the order of their declarations."""
+    counts = view.counts
+    total = counts[WORDS]
+    whole = float(total) if total > 0 and spaced else math.nan
+    stops = 0
+    for k in range(distinct):
+        stops |= grams.marks[k]
+    stop_words = 0
+    for k in range(8):
+        stop_words += stops >> k & 1
+    ellipses = counts[DOT_TRIPLES]
+    for k in range(len(tables.flags)):
+        if tables.flags[k] & ELLIPSIS:
+            ellipses += view.classes[k]
+    out[0] = total
+    out[1] = counts[SENTENCES]
+    out[2] = counts[WORD_CHARS] / whole
+    out[3] = counts[LONGEST_WORD] if spaced else math.nan
+    out[4] = counts[LONGEST_RUN]
+    out[5] = counts[ALPHA_WORDS] / whole
+    out[6] = counts[SYMBOL_WORDS] / whole
+    out[7] = distinct / counts[KEPT_WORDS] if spaced and counts[KEPT_WORDS] >= MIN_WORDS else math.nan
+    out[8] = stop_words
+    out[9] = view.bytes[35] / whole
+    out[10] = ellipses / whole
