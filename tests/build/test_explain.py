@@ -1,0 +1,58 @@
+"""``explain`` finds a document again and says what a build said of it."""
+
+from pathlib import Path
+
+import pytest
+
+from cleanfeed.build.explain import explain_document, explain_text
+from cleanfeed.errors import MisuseError
+from cleanfeed.rules.pipeline import load_pipeline
+from cleanfeed.signals.registry import SIGNALS
+
+from .conftest import TOKENIZER, Build, prose, write_jsonl
+
+BLOB = "A picture follows. " + "g4ODg4OD" * 2000
+LONG = "\n".join(prose(n) for n in range(60))
+RECORDS = [
+    {"id": "good", "text": prose(1)},
+    {"id": "blob", "text": BLOB},
+    {"id": "long", "text": LONG},
+    {"id": "twice", "text": prose(2)},
+    {"id": "twice", "text": prose(3)},
+]
+
+
+@pytest.mark.parametrize("tokenizer", [None, TOKENIZER])
+def test_a_document_is_explained_with_its_own_text_verdict_and_signals(
+    tmp_path: Path, run: Build, tokenizer: str | None
+):
+    run(write_jsonl(tmp_path / "a.jsonl", RECORDS), tokenizer=tokenizer)
+    out = str(tmp_path / "out")
+    for name, text in (("good", prose(1)), ("blob", BLOB), ("long", LONG)):
+        found = explain_document(out, name)
+        assert (found.doc_id, found.source, found.text) == (name, "a.jsonl", text)
+        assert list(found.signals) == [signal.name for signal in SIGNALS]
+        alone = explain_text(text, load_pipeline("web_text"), tokenizer)
+        assert (found.verdict, found.signals) == (alone.verdict, alone.signals) or name == "blob"
+    blob = explain_document(out, "blob")
+    assert blob.verdict == "reject"
+    rejecting = {reading.rule for reading in blob.rules if reading.outcome == "rejects"}
+    assert rejecting <= {reason["rule"] for reason in blob.reasons}
+    assert any(BLOB[span.start : span.end].startswith("g4ODg4OD") for span in blob.spans)
+
+
+def test_equal_ids_are_told_apart_by_their_place(tmp_path: Path, run: Build):
+    run(write_jsonl(tmp_path / "a.jsonl", RECORDS))
+    out = str(tmp_path / "out")
+    first = explain_document(out, "twice")
+    assert (first.source_row, first.others) == (3, 1)
+    second = explain_document(out, "a.jsonl:4")
+    assert (second.source_row, second.text, second.others) == (4, prose(3), 0)
+
+
+def test_an_unknown_document_is_misuse(tmp_path: Path, run: Build):
+    run(write_jsonl(tmp_path / "a.jsonl", RECORDS))
+    with pytest.raises(MisuseError, match="no such document: nobody"):
+        explain_document(str(tmp_path / "out"), "nobody")
+    with pytest.raises(MisuseError, match="no finished build"):
+        explain_document(str(tmp_path), "good")

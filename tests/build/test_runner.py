@@ -1,0 +1,251 @@
+"""A build is exact: every record is accounted for, and nothing but inputs and settings decides its bytes."""
+
+import json
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from cleanfeed.build import tasks
+from cleanfeed.build.verify import verify
+from cleanfeed.curriculum.tokenizer import TextEncoder
+from cleanfeed.errors import MisuseError, NothingReadableError
+
+from .conftest import TOKENIZER, Build, Silent, prose, tree, write_jsonl
+
+RECORDS = [
+    *({"id": f"p{n}", "text": prose(n)} for n in range(40)),
+    {"id": "blob", "text": "g4ODg4OD" * 2000},
+    {"id": "empty", "text": ""},
+    b'{"id": "broken", "text": "no end',
+    {"id": 7, "text": prose(99)},
+    {"id": "7", "text": prose(98)},
+    {"text": prose(97)},
+    {"id": "null", "text": None},
+]
+
+
+def rows(out: Path, pattern: str, select: str = "*") -> list[tuple]:
+    with duckdb.connect() as store:
+        return store.execute(f"SELECT {select} FROM read_parquet('{out}/{pattern}')").fetchall()
+
+
+def test_every_record_is_counted_once_and_lies_where_its_verdict_says(tmp_path: Path, run: Build):
+    source = write_jsonl(tmp_path / "in" / "a.jsonl", RECORDS)
+    report = run(source)
+    manifest, out = report.manifest, tmp_path / "out"
+    assert report.exit_code == 0
+    assert manifest["counts"] == {
+        "read": 47,
+        "kept": 43,
+        "flagged": manifest["counts"]["flagged"],
+        "rejected": 2,
+        "duplicate": 0,
+        "excluded": 0,
+        "unreadable": 2,
+        "duplicate_ids": 1,
+    }
+    assert manifest["inputs"][0]["counts"] == {
+        name: manifest["counts"][name] for name in manifest["inputs"][0]["counts"]
+    }
+    assert sorted(rows(out, "rejected/*.parquet", "doc_id, source, source_row, verdict")) == [
+        ("blob", "a.jsonl", 40, "reject"),
+        ("empty", "a.jsonl", 41, "reject"),
+    ]
+    assert sorted(rows(out, "unreadable/*.parquet", 'source, line, "row", reason')) == [
+        ("a.jsonl", 43, None, "bad_json"),
+        ("a.jsonl", 47, None, "text_null"),
+    ]
+    kept = rows(out, "curriculum/*/*.parquet", "doc_id, source_row, text")
+    assert sorted((row, text) for _, row, text in kept) == sorted(
+        (row, record["text"])
+        for row, record in enumerate(RECORDS)
+        if isinstance(record, dict) and row not in (40, 41, 46)
+    )
+    assert {name for name, row, _ in kept if row >= 43} == {"7", "a.jsonl:45"}
+    assert len(rows(out, "signals/*.parquet", "doc_id")) == 45
+    assert verify(str(out)).counts == manifest["counts"]
+    assert not (out / ".work").exists()
+
+
+@pytest.fixture
+def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "TASK_BYTES", 4096)
+
+
+def many_files(folder: Path) -> Path:
+    for number in range(12):
+        records = [{"id": f"{number}-{n}", "text": prose(100 * number + n)} for n in range(15)]
+        write_jsonl(folder / f"part-{number}.jsonl", records)
+    return folder
+
+
+@pytest.mark.usefixtures("small_tasks")
+@pytest.mark.parametrize("tokenizer", [None, TOKENIZER])
+def test_the_bytes_do_not_depend_on_the_number_of_workers(tmp_path: Path, run: Build, tokenizer: str | None):
+    folder = many_files(tmp_path / "in")
+    sets = ["curriculum.file_row_groups=1", "curriculum.row_group_tokens=512", "curriculum.row_group_chars=4096"]
+    trees = []
+    for workers in (1, 2, 4, 1):
+        out = tmp_path / f"out-{len(trees)}"
+        run(folder, out=out, workers=workers, tokenizer=tokenizer, sets=sets)
+        trees.append(tree(out))
+    assert len(trees[0]) > 20
+    assert all(other == trees[0] for other in trees[1:])
+
+
+@pytest.mark.usefixtures("small_tasks")
+def test_files_are_cut_at_full_row_groups_and_follow_one_shuffled_order(tmp_path: Path, run: Build):
+    folder = many_files(tmp_path / "in")
+    whole = run(folder, out=tmp_path / "whole").manifest
+    sets = ["curriculum.file_row_groups=2", "curriculum.row_group_chars=2048"]
+    cut = run(folder, out=tmp_path / "cut", sets=sets).manifest
+    for one, many in zip(whole["stages"], cut["stages"], strict=True):
+        order = [
+            [row for name in stage["files"] for row in pq.read_table(tmp_path / folder / name, columns=["doc_id"])["doc_id"].to_pylist()]
+            for folder, stage in (("whole", one), ("cut", many))
+        ]
+        assert order[0] == order[1]
+        assert order[0] != sorted(order[0]) or len(order[0]) < 3
+    largest = max(cut["stages"], key=lambda stage: stage["samples"])
+    sizes = [
+        meta.row_group(i).num_rows
+        for meta in (pq.read_metadata(tmp_path / "cut" / name) for name in largest["files"])
+        for i in range(meta.num_row_groups)
+    ]
+    assert len(largest["files"]) > 2
+    assert set(sizes[:-1]) == {largest["row_group_samples"]}
+
+
+def test_samples_are_what_the_tokenizer_says_and_long_documents_come_in_parts(tmp_path: Path, run: Build):
+    long = "\n".join(prose(n) for n in range(60))
+    source = write_jsonl(tmp_path / "a.jsonl", [{"id": "long", "text": long}, {"id": "short", "text": prose(1)}])
+    manifest = run(source, tokenizer=TOKENIZER, keep_text=True).manifest
+    encoder = TextEncoder(TOKENIZER)
+    samples = rows(tmp_path / "out", "curriculum/*/*.parquet", "doc_id, part, n_tokens, n_chars, input_ids, text")
+    for name, text in (("long", long), ("short", prose(1))):
+        parts = sorted(sample[1:] for sample in samples if sample[0] == name)
+        ids = [token for part in parts for token in part[3]]
+        assert ids == [*encoder.encode([text])[0].tolist(), encoder.end_of_text_id]
+        assert [part[0] for part in parts] == list(range(len(parts)))
+        assert [part[1] for part in parts] == [len(part[3]) for part in parts]
+        assert max(part[1] for part in parts) <= 4096
+        assert sum(part[2] for part in parts) == len(text)
+        assert "".join(part[4] for part in parts) == text
+    assert len([sample for sample in samples if sample[0] == "long"]) > 1
+    assert sum(stage["tokens"] for stage in manifest["stages"]) == sum(sample[2] for sample in samples)
+
+
+def test_the_sample_hash_is_the_xxh3_of_what_the_model_sees(tmp_path: Path, run: Build):
+    import xxhash
+
+    source = write_jsonl(tmp_path / "a.jsonl", [{"id": "a", "text": prose(1)}])
+    run(source, out=tmp_path / "text")
+    run(source, out=tmp_path / "ids", tokenizer=TOKENIZER)
+    text = rows(tmp_path / "text", "curriculum/*/*.parquet", "sample_hash, text")
+    assert [row[0] for row in text] == [xxhash.xxh3_128_digest(prose(1).encode())]
+    ids = rows(tmp_path / "ids", "curriculum/*/*.parquet", "sample_hash, input_ids")
+    assert [row[0] for row in ids] == [xxhash.xxh3_128_digest(np.array(ids[0][1], dtype="<i4").tobytes())]
+
+
+def test_a_finished_build_is_not_repeated_and_another_one_is_refused(tmp_path: Path, run: Build):
+    source = write_jsonl(tmp_path / "a.jsonl", RECORDS)
+    first = run(source)
+    before = tree(tmp_path / "out")
+    again = run(source)
+    assert (again.already_done, again.manifest) == (True, first.manifest)
+    with pytest.raises(MisuseError, match="finished build of other inputs or settings"):
+        run(source, sets=["curriculum.seed=1"])
+    assert tree(tmp_path / "out") == before
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    progress = Silent()
+    other = run(source, sets=["curriculum.seed=1"], overwrite=True, progress=progress)
+    assert not other.already_done
+    assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
+    assert ["notes.txt" in note for note in progress.notes] == [True]
+    verify(str(tmp_path / "out"))
+
+
+def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path, run: Build):
+    source = write_jsonl(tmp_path / "a.jsonl", RECORDS)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("do not touch")
+    with pytest.raises(MisuseError, match=r"not empty and holds no build.*thesis\.tex"):
+        run(source)
+    assert tree(tmp_path / "out") == {"thesis.tex": b"do not touch"}
+
+
+def test_out_inside_an_input_and_an_input_inside_out_are_refused(tmp_path: Path, run: Build):
+    source = write_jsonl(tmp_path / "in" / "a.jsonl", RECORDS)
+    with pytest.raises(MisuseError, match="--out lies inside an input"):
+        run(tmp_path / "in", out=tmp_path / "in" / "out")
+    with pytest.raises(MisuseError, match="an input lies inside --out"):
+        run(source, out=tmp_path / "in")
+    assert sorted(tree(tmp_path)) == ["in/a.jsonl"]
+
+
+def test_a_field_no_record_has_is_misuse_and_leaves_nothing_behind(tmp_path: Path, run: Build):
+    source = write_jsonl(tmp_path / "a.jsonl", [{"id": n, "content": prose(n)} for n in range(5)])
+    with pytest.raises(MisuseError, match=r"text.*content"):
+        run(source)
+    assert not (tmp_path / "out" / ".work").exists()
+    assert run(source, sets=["documents.text_field=content"]).manifest["counts"]["kept"] == 5
+
+
+def test_nothing_readable_is_an_error_that_says_why(tmp_path: Path, run: Build):
+    source = write_jsonl(tmp_path / "a.jsonl", [b"{broken", b'{"text": 3}'])
+    with pytest.raises(NothingReadableError, match="bad_json"):
+        run(source)
+    assert tree(tmp_path / "out") == {}
+
+
+def test_limit_reads_the_first_records_only(tmp_path: Path, run: Build):
+    folder = many_files(tmp_path / "in")
+    manifest = run(folder, limit=20, workers=4).manifest
+    assert manifest["counts"]["read"] == 20
+    assert {row[0] for row in rows(tmp_path / "out", "signals/*.parquet", "doc_id")} == {
+        *(f"0-{n}" for n in range(15)),
+        *(f"1-{n}" for n in range(5)),
+    }
+
+
+def test_kept_fields_and_a_quality_column_travel_to_the_curriculum(tmp_path: Path, run: Build):
+    records = [{"id": n, "text": prose(n), "lang": "en", "score": n / 10, "meta": {"a": n}} for n in range(10)]
+    del records[3]["score"]
+    pipeline = tmp_path / "mine.yaml"
+    pipeline.write_text(
+        "name: mine\nrules: []\nquality: {column: score}\ndocuments: {keep_fields: [lang, meta]}\n"
+        "curriculum:\n  bands: [{name: all, max_tokens: 4096, max_chars: 9999}]\n"
+        "  tiers: [{name: top, share: 0.5}, {name: rest}]\n"
+    )
+    source = write_jsonl(tmp_path / "a.jsonl", records)
+    manifest = run(source, pipeline=str(pipeline)).manifest
+    found = {
+        int(row[0]): row[1:]
+        for row in rows(tmp_path / "out", "curriculum/*/*.parquet", "doc_id, stage, quality, lang, meta")
+    }
+    top = {number for number, row in found.items() if row[0] == 0}
+    assert top == {5, 6, 7, 8, 9}
+    assert found[3][1] is None
+    assert found[9][1] == pytest.approx(0.9)
+    assert found[4][2:] == ("en", '{"a":4}') or json.loads(found[4][3]) == {"a": 4}
+    assert [stage["samples"] for stage in manifest["stages"]] == [5, 5]
+
+
+def test_likeness_to_a_reference_sample_orders_documents(tmp_path: Path, run: Build):
+    records = [{"id": f"sea{n}", "text": prose(n)} for n in range(20)]
+    other = "Quarterly revenue rose as the committee approved the budget for new software licences and audits. "
+    records += [{"id": f"money{n}", "text": f"Item {n}. " + other * 3} for n in range(20)]
+    reference = write_jsonl(tmp_path / "ref" / "ref.jsonl", [{"text": prose(500 + n)} for n in range(5)])
+    pipeline = tmp_path / "mine.yaml"
+    pipeline.write_text(
+        f"name: mine\nrules: []\nquality: {{reference: {reference}}}\n"
+        "curriculum:\n  bands: [{name: all, max_tokens: 4096, max_chars: 9999}]\n"
+        "  tiers: [{name: top, share: 0.5}, {name: rest}]\n"
+    )
+    run(write_jsonl(tmp_path / "a.jsonl", records), pipeline=str(pipeline))
+    stage_of = dict(rows(tmp_path / "out", "curriculum/*/*.parquet", "doc_id, stage"))
+    assert {stage for name, stage in stage_of.items() if name.startswith("sea")} == {0}
+    assert {stage for name, stage in stage_of.items() if name.startswith("money")} == {1}

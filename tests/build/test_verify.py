@@ -1,0 +1,108 @@
+"""``verify`` finds what was altered and names it."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cleanfeed.build.manifest import curriculum_digest
+from cleanfeed.build.verify import verify
+from cleanfeed.curriculum.durable import file_digest
+from cleanfeed.errors import MisuseError, VerifyError
+
+from .conftest import Build, prose, write_jsonl
+
+
+@pytest.fixture
+def built(tmp_path: Path, run: Build) -> Path:
+    records = [{"id": f"p{n}", "text": prose(n)} for n in range(30)]
+    run(write_jsonl(tmp_path / "a.jsonl", [*records, {"id": "blob", "text": "g4ODg4OD" * 2000}, b"{broken"]))
+    return tmp_path / "out"
+
+
+def curriculum_file(out: Path) -> Path:
+    return max(out.glob("curriculum/*/part-*.parquet"), key=lambda path: pq.read_metadata(path).num_rows)
+
+
+def rewrite(out: Path, path: Path, table: pa.Table) -> None:
+    """Replace a file and make the manifest's sums agree with it, so that only its content is wrong."""
+    pq.write_table(table, path)
+    manifest = json.loads((out / "manifest.json").read_text())
+    for entry in manifest["files"]:
+        if entry["path"] == path.relative_to(out).as_posix():
+            entry.update(rows=table.num_rows, bytes=path.stat().st_size, digest=file_digest(path))
+    manifest["digest"] = curriculum_digest(manifest["stages"], manifest["files"])
+    (out / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_an_untouched_build_is_proven(built: Path):
+    report = verify(str(built))
+    assert (report.counts["read"], report.samples, report.stages) == (32, 30, 9)
+    assert report.files == len(list(built.rglob("*.*")))
+
+
+def test_every_flipped_byte_is_found(built: Path):
+    path = curriculum_file(built)
+    whole = path.read_bytes()
+    for place in (0, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(VerifyError, match=rf"{path.name}: got digest \w+, expected"):
+            verify(str(built))
+
+
+def test_a_missing_and_a_foreign_file_are_named(built: Path):
+    path = curriculum_file(built)
+    path.rename(path.with_name("part-99999.parquet"))
+    with pytest.raises(VerifyError, match=r"part-00000\.parquet: missing; .*part-99999\.parquet: not in the manifest"):
+        verify(str(built))
+
+
+def test_two_files_that_were_swapped_are_found(built: Path):
+    one, two = built / "signals" / "part-00000.parquet", built / "rejected" / "part-00000.parquet"
+    one.rename(built / "held")
+    two.rename(one)
+    (built / "held").rename(two)
+    with pytest.raises(VerifyError, match="signals/part-00000"):
+        verify(str(built))
+
+
+def test_a_dropped_row_is_found_even_where_the_sums_agree(built: Path):
+    path = curriculum_file(built)
+    rewrite(built, path, pq.read_table(path).slice(1))
+    with pytest.raises(VerifyError, match="29 documents, the manifest says 30 were kept"):
+        verify(str(built))
+
+
+def test_a_row_twice_in_place_of_another_is_found_even_where_the_sums_agree(built: Path):
+    path = curriculum_file(built)
+    table = pq.read_table(path)
+    rewrite(built, path, pa.concat_tables([table.slice(0, 1), table.slice(0, 1), table.slice(2)]))
+    with pytest.raises(VerifyError):
+        verify(str(built))
+
+
+def test_a_sample_in_the_wrong_stage_is_found(built: Path):
+    path = curriculum_file(built)
+    table = pq.read_table(path)
+    place = table.schema.get_field_index("stage")
+    field = table.schema.field("stage")
+    rewrite(built, path, table.set_column(place, field, pa.array([7] * table.num_rows, pa.int16())))
+    with pytest.raises(VerifyError, match="30 samples say they belong to another stage"):
+        verify(str(built))
+
+
+def test_a_manifest_whose_digest_was_edited_is_found(built: Path):
+    manifest = json.loads((built / "manifest.json").read_text())
+    manifest["stages"][0]["samples"] += 1
+    (built / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(VerifyError, match=r"manifest\.json: digest"):
+        verify(str(built))
+
+
+def test_a_folder_without_a_build_is_misuse(tmp_path: Path):
+    with pytest.raises(MisuseError, match="no such folder"):
+        verify(str(tmp_path / "nowhere"))
+    with pytest.raises(MisuseError, match="holds no finished build"):
+        verify(str(tmp_path))
