@@ -1,0 +1,327 @@
+"""Bytes of a text go in; how much of it is encoded data comes out: base64, hex, hex dumps, data URIs, ids.
+
+A run of letters and digits is data when upper case, lower case and digits follow each other as by chance; words,
+identifiers, paths and sequences of one case (DNA) do not. Runs shorter than ``PROBE`` are never looked at, so only
+every ``PROBE``-th byte is read where the text is made of words.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+PROBE = 16
+"""Shortest run that is looked at."""
+MIN_BASE64 = 32
+MIN_HEX = 32
+MIN_MIXED = 40
+MIN_UNBROKEN = 200
+MIN_UNBROKEN_LETTERS = 17
+"""A longer unbroken run is data too if it has more different characters than DNA, numbers or one held key."""
+MIN_LINE = 40
+"""Shortest line of an encoded block that continues on the next line."""
+MIN_DUMP_BYTES = 8
+MIN_DUMP_WORDS = 6
+
+_UPPER, _LOWER, _DIGIT, _PLUS, _DASH, _HEX, _GAP, _BREAK = 1, 2, 4, 8, 16, 32, 64, 128
+_ALNUM = _UPPER | _LOWER | _DIGIT
+_RUN = _ALNUM | _PLUS | _DASH
+NOTHING, BASE64, HEX, DUMP, DATA_URI, IDENTITY, OTHER = 0, 1, 2, 3, 4, 5, 6
+"""Kinds of blob."""
+
+
+def _byte_classes() -> npt.NDArray[np.uint8]:
+    """Class flags of each byte."""
+    classes = np.zeros(256, np.uint8)
+    groups = [
+        (b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", _UPPER),
+        (b"abcdefghijklmnopqrstuvwxyz", _LOWER),
+        (b"0123456789", _DIGIT),
+        (b"+/", _PLUS),
+        (b"-_", _DASH),
+        (b"0123456789abcdefABCDEF", _HEX),
+        (b" \t", _GAP),
+        (b"\n\r", _BREAK),
+    ]
+    for members, flag in groups:
+        for byte in members:
+            classes[byte] |= flag
+    return classes
+
+
+_CLASS = _byte_classes()
+
+
+# functions called by compiled code alone need no way in from Python, which shortens their compilation
+_inner = njit(nogil=True, cache=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+@_inner
+def _is_uuid(data: Any, start: int, stop: int) -> bool:
+    """Tell 8-4-4-4-12 hex digits; the caller has checked that all other characters are hex digits."""
+    if stop - start != 36:
+        return False
+    return bool(
+        data[start + 8] == 0x2D
+        and data[start + 13] == 0x2D
+        and data[start + 18] == 0x2D
+        and data[start + 23] == 0x2D
+    )
+
+
+@_inner
+def _distinct(data: Any, start: int, stop: int) -> int:
+    """Count the different ASCII bytes of a stretch."""
+    low, high = np.uint64(0), np.uint64(0)
+    for i in range(start, stop):
+        bit = np.uint64(1) << np.uint64(data[i] & 63)
+        if data[i] & 64:
+            high |= bit
+        else:
+            low |= bit
+    count = 0
+    for k in range(64):
+        count += (low >> np.uint64(k)) & np.uint64(1)
+        count += (high >> np.uint64(k)) & np.uint64(1)
+    return int(count)
+
+
+@_inner
+def classify_run(data: Any, start: int, stop: int) -> int:
+    """Tell what a run of letters, digits and ``+/-_`` is: a kind of blob, or nothing."""
+    n = stop - start
+    upper, lower, digits, plus, dash, other, pairs, changes, capitals = 0, 0, 0, 0, 0, 0, 0, 0, 0
+    before, byte_before = 0, 0
+    for i in range(start, stop):
+        byte = data[i]
+        kind = _CLASS[byte]
+        group = kind & 7
+        upper += group == 1
+        lower += group == 2
+        digits += group == 4
+        plus += (kind & 8) != 0
+        dash += (kind & 16) != 0
+        other += (kind & 32) == 0
+        # pairs across + / - _ say nothing: these part words in paths and names; neither do equal neighbours
+        compared = group != 0 and before != 0 and byte != byte_before
+        pairs += compared
+        changes += compared and group != before
+        capitals += compared and group == before and group == 1
+        before, byte_before = group, byte
+    letters = upper + lower
+    if digits and letters:
+        if other == 0 and n >= MIN_HEX:
+            return 5 if n in (32, 40, 48, 56, 64, 96, 128) else 2
+        if other == 4 and dash == 4 and _is_uuid(data, start, stop):
+            return 5
+        if other == 1 and n >= MIN_HEX + 2 and data[start] == 0x30 and data[start + 1] == 0x78:
+            return 5 if n - 2 in (40, 64) else 2
+    if n >= MIN_BASE64 and pairs >= 20 and not (plus and dash):
+        few = n // 32
+        random_case = changes * 5 >= pairs * 2 or (n >= 200 and changes * 10 >= pairs * 3)
+        if random_case and capitals * 25 >= pairs and upper >= few and lower >= few and digits >= few:
+            return 1
+    if plus or dash:
+        return 0
+    if n >= MIN_MIXED and digits * 12 >= n and letters and changes * 5 >= pairs and pairs >= 20:
+        return 6
+    if n >= MIN_UNBROKEN and _distinct(data, start, stop) >= MIN_UNBROKEN_LETTERS:
+        return 6
+    return 0
+
+
+@_inner
+def _dump(data: Any, floor: int, at: int) -> tuple[int, int, int, int]:
+    """Look for a row of hex numbers around ``at``, as hex dumps have them.
+
+    Returns:
+        Start and end of the row, how many of its numbers are of the width of a dump, and how many of those
+        have a letter; a count of 0 where there is no row.
+    """
+    n = len(data)
+    start = at
+    while start > floor and at - start < 64 and _CLASS[data[start - 1]] & 96:
+        start -= 1
+    if start > 0 and _CLASS[data[start - 1]] & 31:
+        # the first number is the tail of a word
+        while start < n and _CLASS[data[start]] & 32:
+            start += 1
+    while start < n and _CLASS[data[start]] & 64:
+        start += 1
+    i, stop, count, letters, width, fresh = start, start, 0, 0, 0, True
+    while i < n:
+        begin = i
+        letter = False
+        while i < n and _CLASS[data[i]] & 32:
+            letter = letter or (_CLASS[data[i]] & 4) == 0
+            i += 1
+        size = i - begin
+        ends = i >= n or _CLASS[data[i]] & 192
+        if fresh and 4 <= size <= 16 and (ends or data[i] == 0x3A):
+            # an address; in dumps of 4-digit groups it may look like a group, which does no harm
+            i += not ends
+        elif not ends or size == 0 or (size != 2 and size != 4) or (width and size != width):
+            break
+        else:
+            width = size
+            count += 1
+            letters += letter
+        stop = i
+        fresh = False
+        gap = i
+        while i < n and i - gap < 12 and _CLASS[data[i]] & 192:
+            fresh = fresh or (_CLASS[data[i]] & 128) != 0
+            i += 1
+    if (width == 2 and count >= MIN_DUMP_BYTES) or (width == 4 and count >= MIN_DUMP_WORDS):
+        return start, stop, count, letters
+    return start, stop, 0, 0
+
+
+@_inner
+def _data_uri_start(data: Any, floor: int, start: int) -> int:
+    """Return where the data URI begins whose payload begins at ``start``, or -1."""
+    mark = b";base64,"
+    if start - floor < 13:
+        return -1
+    for k in range(8):
+        if data[start - 8 + k] != mark[k]:
+            return -1
+    i = start - 9
+    while i > floor and start - i < 128 and not (_CLASS[data[i]] & 192):
+        if data[i] == 0x3A and i - 4 >= floor and data[i - 1] == 0x61 and data[i - 4] == 0x64:
+            return i - 4
+        i -= 1
+    return -1
+
+
+@_inner
+def _next_line(data: Any, at: int) -> int:
+    """Return where the next line's text begins if only a line end (and an indent) follows, else -1."""
+    n = len(data)
+    i = at
+    if i < n and data[i] == 0x0D:
+        i += 1
+    if i >= n or data[i] != 0x0A:
+        return -1
+    i += 1
+    while i < n and i - at < 12 and _CLASS[data[i]] & 64:
+        i += 1
+    return i
+
+
+@_inner
+def _run_end(data: Any, at: int) -> int:
+    """Return the end of the run of letters, digits and ``+/-_`` that goes on at ``at``."""
+    n = len(data)
+    while at < n and _CLASS[data[at]] & 31:
+        at += 1
+    return at
+
+
+@_inner
+def _padded(data: Any, at: int) -> int:
+    """Return the position after up to two ``=``."""
+    limit = min(len(data), at + 2)
+    while at < limit and data[at] == 0x3D:
+        at += 1
+    return at
+
+
+@_inner
+def _whole_block(data: Any, start: int, stop: int) -> int:
+    """Follow an encoded block over its lines and return its end; the first line is [start, stop).
+
+    Lines of the first line's length need no look at their letters, and a shorter one closes the block.
+    """
+    width = stop - start
+    if width < MIN_LINE:
+        return stop
+    while True:
+        begin = _next_line(data, stop)
+        if begin < 0:
+            return stop
+        end = _run_end(data, begin)
+        padded = _padded(data, end)
+        if end == begin or end - begin > width or (padded < len(data) and not (_CLASS[data[padded]] & 128)):
+            return stop
+        stop = padded
+        if end - begin < width:
+            return stop
+
+
+@_inner
+def _in_row(data: Any, at: int) -> bool:
+    """Tell whether five bytes look like the inside of a row of short hex numbers."""
+    if at + 5 > len(data):
+        return False
+    seen = 0
+    for i in range(at, at + 5):
+        kind = _CLASS[data[i]] & 96
+        if kind == 0:
+            return False
+        seen |= kind
+    return seen == 96
+
+
+@njit(nogil=True, cache=True)
+def scan_blobs(data: Any, n_chars: int, listed: Any, out: Any) -> int:
+    """Measure one document, given as UTF-8, into ``out`` in the order of ``BLOB_SIGNALS``.
+
+    Args:
+        data: The bytes.
+        n_chars: Code points in them.
+        listed: Rows of (kind, start, end) for the blobs found; those beyond its length are measured, not listed.
+        out: Where the numbers go.
+
+    Returns:
+        Rows written to ``listed``.
+    """
+    n = len(data)
+    out[:] = 0.0
+    # typed: a literal 0 would have the functions below compiled once more for it
+    floor = blob_end = at = found = longest = unsure = no_dump = np.int64(0)
+    at += PROBE - 1
+    while at < n:
+        start, stop, kind = at, at, NOTHING
+        if at >= no_dump and _in_row(data, at):
+            start, stop, count, letters = _dump(data, floor, at)
+            no_dump = stop
+            if letters * 8 >= count > 0:
+                kind = DUMP
+            elif count:
+                # numbers without a letter are a table unless the rest of the text is a dump
+                unsure += stop - start
+        if kind == NOTHING and _CLASS[data[at]] & _RUN:
+            start = at
+            while start > floor and _CLASS[data[start - 1]] & _RUN:
+                start -= 1
+            stop = _run_end(data, at)
+            if stop - start >= PROBE:
+                uri = _data_uri_start(data, blob_end, start)
+                if uri >= 0:
+                    start, stop, kind = uri, _padded(data, stop), DATA_URI
+                else:
+                    kind = classify_run(data, start, stop)
+                    if kind:
+                        stop = _whole_block(data, start, _padded(data, stop))
+            floor = stop
+        if kind:
+            floor = blob_end = stop
+            out[kind] += stop - start
+            longest = max(longest, stop - start)
+            if found < len(listed):
+                listed[found, 0], listed[found, 1], listed[found, 2] = kind, start, stop
+                found += 1
+        at = max(stop, at) + PROBE
+    if unsure <= 4 * out[DUMP]:
+        out[DUMP] += unsure
+    for kind in range(1, 7):
+        out[0] += out[kind]
+    # blobs are ASCII, so their bytes are characters
+    for k in range(6):
+        out[k] = out[k] / n_chars if n_chars else np.nan
+    out[6] = longest
+    return int(found)

@@ -1,0 +1,223 @@
+"""Bytes of a text go in; how far they repeat themselves comes out: size of a greedy parse and periodic runs.
+
+One pass keeps the last position of every 8-byte word in a small hash table. The nearest earlier copy of the word at a
+position gives both the next step of a Lempel-Ziv parse and, where copies follow each other without a gap, the
+period of a run. Nothing is compared twice, so the pass is linear whatever the text.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+TABLE_BITS = 15
+MAX_PERIOD = 8192
+MIN_REPEATS = 3
+MIN_RUN = 32
+"""Shortest run in bytes: ordinary prose has none of this length."""
+MAX_RULER = 128
+"""A run of punctuation and spaces up to this many characters is layout (a ruler, dot leaders) and is not counted."""
+MIN_LZ_CHARS = 200
+WORD = 8
+_MATCH_COST = 4.0
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+_POSITIONS_END = 2**31 - 2**20
+
+_SPACE, _MARK, _TEXT = 0, 1, 2
+
+
+def _unit_classes() -> npt.NDArray[np.uint8]:
+    """Tell spaces from ASCII punctuation from everything else, for each byte."""
+    classes = np.full(256, _TEXT, np.uint8)
+    for code in range(128):
+        if not chr(code).isalnum():
+            classes[code] = _SPACE if chr(code).isspace() else _MARK
+    return classes
+
+
+_UNIT = _unit_classes()
+
+
+class PeriodScratch(NamedTuple):
+    """Arrays one thread reuses for all its documents; results never depend on what they held before."""
+
+    table: npt.NDArray[np.int32]
+    """Last position of each hashed word, counted on from document to document so that it is never cleared."""
+    base: npt.NDArray[np.int64]
+    """One number: the position at which the next document starts."""
+    starts: npt.NDArray[np.int64]
+    """Starts of the runs found, ascending and apart."""
+    ends: npt.NDArray[np.int64]
+    """Their ends."""
+
+
+def make_period_scratch(max_bytes: int) -> PeriodScratch:
+    """Return scratch for documents of up to ``max_bytes`` bytes."""
+    runs = max_bytes // MIN_RUN + 2
+    return PeriodScratch(
+        table=np.full(1 << TABLE_BITS, -1, np.int32),
+        base=np.zeros(1, np.int64),
+        starts=np.empty(runs, np.int64),
+        ends=np.empty(runs, np.int64),
+    )
+
+
+# functions called by compiled code alone need no way in from Python, which shortens their compilation
+_inner = njit(nogil=True, cache=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+@_inner
+def _load(data: Any, at: Any) -> Any:  # pragma: no cover - compiled
+    """Read 8 bytes as one number: the compiler folds this into a single load."""
+    i = np.uint64(at)
+    return (
+        np.uint64(data[i])
+        | np.uint64(data[i + np.uint64(1)]) << np.uint64(8)
+        | np.uint64(data[i + np.uint64(2)]) << np.uint64(16)
+        | np.uint64(data[i + np.uint64(3)]) << np.uint64(24)
+        | np.uint64(data[i + np.uint64(4)]) << np.uint64(32)
+        | np.uint64(data[i + np.uint64(5)]) << np.uint64(40)
+        | np.uint64(data[i + np.uint64(6)]) << np.uint64(48)
+        | np.uint64(data[i + np.uint64(7)]) << np.uint64(56)
+    )
+
+
+@_inner
+def _extend(data: Any, at: int, distance: int) -> int:
+    """Return the first position from ``at`` on where the text differs from ``distance`` bytes earlier."""
+    n = len(data)
+    while at + 8 <= n and _load(data, at) == _load(data, at - distance):
+        at += 8
+    while at < n and data[at] == data[at - distance]:
+        at += 1
+    return at
+
+
+@_inner
+def _is_layout(data: Any, start: int, stop: int, period: int) -> bool:
+    """Tell whether a run is white space alone, or short and without a letter or digit."""
+    marks, wide = False, False
+    for i in range(start, start + period):
+        byte = data[i]
+        kind = _UNIT[byte]
+        # U+2000..2FFF (dashes, dots, box drawing) and U+3000..303F are marks too; their last bytes follow the lead
+        if kind == 2:
+            lead = i
+            while lead > 0 and (data[lead] & 0xC0) == 0x80:
+                lead -= 1
+            if not (
+                data[lead] == 0xE2 or (data[lead] == 0xE3 and lead + 1 < len(data) and data[lead + 1] == 0x80)
+            ):
+                return False
+            wide = True
+        marks = marks or kind != 0
+    return not marks or stop - start <= (3 * MAX_RULER if wide else MAX_RULER)
+
+
+@_inner
+def _chars(data: Any, start: int, stop: int) -> int:
+    """Count code points that begin in a stretch."""
+    count = 0
+    for i in range(start, stop):
+        count += (data[i] & 0xC0) != 0x80
+    return count
+
+
+@_inner
+def _add_run(starts: Any, ends: Any, runs: int, start: int, stop: int) -> int:
+    """Add a stretch to a list of separate ones, joining those it touches; return the new length of the list."""
+    while runs > 0 and starts[runs - 1] >= start:
+        runs -= 1
+        stop = max(stop, ends[runs])
+    if runs > 0 and ends[runs - 1] >= start:
+        ends[runs - 1] = max(stop, ends[runs - 1])
+        return runs
+    starts[runs] = start
+    ends[runs] = stop
+    return runs + 1
+
+
+@_inner
+def _run_around(data: Any, at: int, period: int) -> tuple[int, int]:
+    """Return the longest stretch around ``at`` that repeats with a period, which holds from ``at`` for 8 bytes."""
+    stop = _extend(data, at + 8, period)
+    start = at - period
+    while start > 0 and data[start - 1] == data[start - 1 + period]:
+        start -= 1
+    return start, stop
+
+
+@njit(nogil=True, cache=True)
+def scan_periods(data: Any, n_chars: int, scratch: PeriodScratch, out: Any) -> int:
+    """Measure one document, given as UTF-8, into ``out`` in the order of ``PERIOD_SIGNALS``.
+
+    Returns:
+        How many separate stretches of periodic text there are; they are left in ``scratch``.
+    """
+    n = len(data)
+    table, base_cell, starts, ends = scratch.table, scratch.base, scratch.starts, scratch.ends
+    base = base_cell[0]
+    if base + n >= _POSITIONS_END:
+        table[:] = -1
+        base = 0
+    base_cell[0] = base + n
+    shift = np.uint64(64 - TABLE_BITS)
+    wide = n / max(n_chars, 1)
+    # a copy of eight characters is worth naming, whatever the bytes a character takes
+    least = int(8.0 * wide)
+    # typed: a literal 0 would have the functions below compiled once more for it
+    zero = np.int64(0)
+    parsed = copied = copies = runs = run_end = best_start = best_end = best_period = repeats = zero
+    failed_period, failed_end, work = 0, 0, 8 * n + 4096
+    for i in range(n - 7):
+        word = _load(data, i)
+        slot = (word * _MULTIPLIER) >> shift
+        seen = np.int64(table[slot]) - base
+        table[slot] = np.int32(base + i)
+        # inside a copy every 16th position is enough to notice that the copied text is itself periodic
+        if i < parsed and i & 15:
+            continue
+        if seen < 0 or _load(data, seen) != word:
+            continue
+        period = i - seen
+        if i >= parsed:
+            stop = _extend(data, i + 8, period)
+            if stop - i >= least:
+                copied += stop - i
+                copies += 1
+                parsed = stop
+        else:
+            ahead = i + max(period, 8)
+            if ahead + 8 > n or _load(data, ahead) != _load(data, ahead - period):
+                continue
+            stop = ahead + 8
+        # a run is a copy that overlaps what it is copied from
+        if stop - i < period or period > MAX_PERIOD or i < run_end or work < 0:
+            continue
+        if period == failed_period and i < failed_end:
+            continue
+        start, stop = _run_around(data, i, period)
+        # the budget keeps texts built against this search linear; real text never comes near it
+        work -= stop - start
+        if stop - start < max(MIN_REPEATS * period, MIN_RUN):
+            failed_period, failed_end = period, stop - 7
+            continue
+        run_end = stop - 7
+        if _is_layout(data, start, stop, period):
+            continue
+        runs = _add_run(starts, ends, runs, start, stop)
+        repeats = max(repeats, (stop - start) // period)
+        if stop - start > best_end - best_start:
+            best_start, best_end, best_period = start, stop, period
+    covered = 0
+    for k in range(runs):
+        covered += _chars(data, starts[k], ends[k])
+    out[0] = (n - copied + _MATCH_COST * wide * copies) / n if n_chars >= MIN_LZ_CHARS else np.nan
+    out[1] = covered / n_chars if n_chars else np.nan
+    out[2] = _chars(data, best_start, best_end)
+    out[3] = repeats
+    out[4] = _chars(data, best_start, best_start + best_period)
+    return int(runs)
