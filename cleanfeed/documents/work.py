@@ -1,0 +1,52 @@
+"""The small records that say what there is to read: a file, a piece of one, and the plan of all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["jsonl", "parquet", "arrow", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """One physical file."""
+
+    index: int
+    """Its place in the plan."""
+    input: str
+    """The input it came from, as the user gave it."""
+    source: str
+    """Its name in every output: relative to the input, the same on every machine, different for every file."""
+    path: str
+    """Where to open it: a local path or an fsspec address."""
+    kind: Kind
+    size: int
+    """Bytes on disk."""
+    compression: str
+    """``none``, ``gzip``, ``zstd``, ``bz2`` or ``xz``, by the first bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of one file that one worker reads.
+
+    ``start`` and ``stop`` are bytes for JSON Lines that are not compressed (the lines that *start* there), row groups
+    for Parquet and record batches for Arrow; a ``stop`` of -1 is the end of the file.
+    """
+
+    file: InputFile
+    start: int
+    stop: int
+    first: bool
+    """The first piece of its file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All there is to read, in order."""
+
+    files: tuple[InputFile, ...]
+    pieces: tuple[Piece, ...]
+    ignored: tuple[str, ...]
+    """Markers, hidden and temporary files, and files of no kind, passed over in folders and globs."""
