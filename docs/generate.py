@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -130,14 +130,17 @@ def signals_page() -> str:
         [
             SIGNALS_HEAD,
             "## Of every text\n",
-            signal_table(signal for signal in SIGNALS if not signal.needs_tokenizer),
+            signal_table(s for s in SIGNALS if not s.needs_tokenizer and not s.needs_corpus),
             "## With a tokenizer\n",
-            signal_table(signal for signal in SIGNALS if signal.needs_tokenizer),
+            signal_table(s for s in SIGNALS if s.needs_tokenizer and not s.needs_corpus),
+            "## Against the whole corpus\n",
+            "Known when every document is read; null in `cleanfeed explain --text`.\n",
+            signal_table(s for s in SIGNALS if s.needs_corpus),
         ]
     )
 
 
-def signal_table(signals: Iterator[Signal]) -> str:
+def signal_table(signals: Iterable[Signal]) -> str:
     """Return one line a signal, in the order of the columns of ``signals/``."""
     lines = [
         "| signal | meaning | type, range | empty text | null when | source |",

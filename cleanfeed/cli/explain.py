@@ -42,8 +42,8 @@ def explain(
     from cleanfeed.rules.pipeline import load_pipeline
 
     if text_file is not None:
-        text = read_text(text_file)
-        explanation = explain_text(text, load_pipeline(pipeline, overrides), tokenizer)
+        text, name = read_text(text_file), "stdin" if text_file == "-" else Path(text_file).name
+        explanation = explain_text(text, load_pipeline(pipeline, overrides), tokenizer, name)
     else:
         explanation = explain_document(out or "", doc_id or "")  # neither is empty: see _check_way
     if as_json:

@@ -49,6 +49,7 @@ def explanation(text: str | None = "a\x1b[31mb\u202ec" + "x" * 500) -> Any:
         spans=[SimpleNamespace(signal="blob_share", start=0, end=8)],
         rules=[BLOB, FEW],
         text=text,
+        others=2,
     )
 
 
@@ -62,6 +63,8 @@ def lines(shown: Any) -> list[str]:
 def test_the_page_holds_verdict_rules_spans_and_every_signal_with_its_limit() -> None:
     assert lines(explanation()) == [
         r"doc\x07 7 ([a].jsonl, record 6): reject",
+        "",
+        "2 more with this id; name one as SOURCE:ROW.",
         "",
         "blob rejects: blob_share is 0.75, beyond the extreme of 0.5",
         "Encoded data is noise to a model.",
