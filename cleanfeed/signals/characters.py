@@ -63,7 +63,7 @@ def characters(tables: Tables, view: View, out: Any) -> bool:  # pragma: no cove
     flags, counts = tables.flags, view.counts
     space = letters = marked = digits = punct = symbols = upper = control = replaced = private = 0
     unassigned = formats = overrides = bidi = 0
-    out[26:] = 0.0
+    out[27:] = 0.0
     for k in range(len(flags)):
         count = view.classes[k]
         if count == 0:
@@ -75,7 +75,7 @@ def characters(tables: Tables, view: View, out: Any) -> bool:  # pragma: no cove
             marked += count
             script = bits >> SCRIPT_SHIFT
             if script > 0:
-                out[25 + script] += count
+                out[26 + script] += count
         if bits & LETTER:
             letters += count
         if bits & UPPER:
@@ -133,9 +133,10 @@ def characters(tables: Tables, view: View, out: Any) -> bool:  # pragma: no cove
             view.letters[code + 32] += view.bytes[code] + view.bytes[code + 32]
         out[24] = _entropy(view.letters, letters)
         out[25] = np.sum(view.letters > 0)
+    out[26] = control / whole
     scripted = 0.0
     for k in range(_SCRIPT_COUNT):
-        scripted += out[26 + k]
+        scripted += out[27 + k]
     for k in range(_SCRIPT_COUNT):
-        out[26 + k] = out[26 + k] / scripted if scripted else math.nan
-    return not out[26 + _SPACELESS_SCRIPT] > MAX_SPACELESS
+        out[27 + k] = out[27 + k] / scripted if scripted else math.nan
+    return not out[27 + _SPACELESS_SCRIPT] > MAX_SPACELESS

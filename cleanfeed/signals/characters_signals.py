@@ -82,6 +82,7 @@ CHARACTER_SIGNALS: tuple[Signal, ...] = (
         "distinct_letters", "int", 1.0, 256.0, "Different letters, told apart as for letter_entropy.", None,
         "there are fewer than 64 letters", "cleanfeed",
     ),
+    _solid("control_share", "Control characters (category Cc)"),
     *_scripts(),
 )  # fmt: skip
 
