@@ -9,7 +9,7 @@ from __future__ import annotations
 import bz2
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -157,7 +157,9 @@ class ByteStream:
             decoder, fed, given = _DECODERS[compression](), 0, 0
             while not decoder.finished:
                 if not data:
-                    raise BrokenStream("truncated", start + fed, f"the file ends inside a {compression} stream")
+                    raise BrokenStream(
+                        "truncated", start + fed, f"the file ends inside a {compression} stream"
+                    )
                 try:
                     for text in decoder.feed(data):
                         given += len(text)
@@ -183,7 +185,7 @@ class ByteStream:
         data = data[padding:]
         return start + padding, data if len(data) >= 8 else data + self._read_raw(READ_BYTES)
 
-    def _carefully(self, compression: str, start: int, given: int) -> Iterator[bytes]:
+    def _carefully(self, compression: str, start: int, given: int) -> Generator[bytes, None, int]:
         """Decode a member again from its start, and yield what comes after the bytes already given.
 
         A decoder that fails drops what it had decoded in that call. The last stretch is therefore decoded one byte
@@ -278,7 +280,7 @@ class _Buffered:
                 return
 
 
-_DECODERS = {
+_DECODERS: dict[str, Callable[[], _Decoder]] = {
     "gzip": _Gzip,
     "bz2": lambda: _Buffered(bz2.BZ2Decompressor()),
     "xz": lambda: _Buffered(lzma.LZMADecompressor(lzma.FORMAT_XZ)),

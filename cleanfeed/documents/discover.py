@@ -73,10 +73,8 @@ def discover(inputs: Sequence[str]) -> Discovery:
     ignored: list[str] = []
     seen: set[str] = set()
     for given in inputs:
-        found: list[Found] = []
         passed: list[str] = []
-        for item in _expand(given, passed):
-            found.append(item)
+        found = list(_expand(given, passed))
         for item in sorted(found, key=lambda item: item.source):
             place = item.path if "://" in item.path else os.path.realpath(item.path)
             if place in seen:
@@ -93,7 +91,9 @@ def discover(inputs: Sequence[str]) -> Discovery:
 def _expand(given: str, passed: list[str]) -> Iterator[Found]:
     """Yield the files of one input and note in ``passed`` what is left out."""
     if not given:
-        raise MisuseError(one_line("an input is empty", "INPUT", expected="a file, a folder, a glob or an address"))
+        raise MisuseError(
+            one_line("an input is empty", "INPUT", expected="a file, a folder, a glob or an address")
+        )
     path = os.path.expanduser(given)  # noqa: PTH111 - an address must not become a Path
     if "://" in given and not is_hub_name(given):
         yield from _expand_address(given, passed)
@@ -101,11 +101,12 @@ def _expand(given: str, passed: list[str]) -> Iterator[Found]:
         yield from _expand_local(given, Path(path), passed)
     elif _MAGIC.search(path) and not is_hub_name(given):
         base = _base(path)
-        for match in sorted(glob.glob(path, recursive=True)):
+        for match in sorted(glob.glob(path, recursive=True)):  # noqa: PTH207 - patterns may be absolute
             yield from _matched(given, Path(match), base, passed)
     elif is_hub_name(given):
         for number, (file, split) in enumerate(hub_files(given)):
-            yield Found(given, file, f"{given.removeprefix('hf://')}/{split}/{number:05d}.arrow", named=True, arrow=True)
+            source = f"{given.removeprefix('hf://')}/{split}/{number:05d}.arrow"
+            yield Found(given, file, source, named=True, arrow=True)
     else:
         raise MisuseError(one_line("an input does not exist", given, todo="Check the path."))
 
@@ -160,11 +161,14 @@ def _saved_files(folder: Path) -> set[str]:
     try:
         names = {entry.filename for entry in _STATE.decode((folder / "state.json").read_bytes()).files}
     except (OSError, msgspec.DecodeError) as error:
-        raise MisuseError(one_line("a saved dataset cannot be read", str(folder / "state.json"), got=str(error))) from error
+        where = str(folder / "state.json")
+        raise MisuseError(one_line("a saved dataset cannot be read", where, got=str(error))) from error
     for name in sorted(names):
         if not (folder / name).is_file():
             raise MisuseError(
-                one_line("a saved dataset lacks a file", str(folder), expected=name, todo="Save the dataset again.")
+                one_line(
+                    "a saved dataset lacks a file", str(folder), expected=name, todo="Save the dataset again."
+                )
             )
     return names
 
@@ -231,7 +235,9 @@ def _distinct(files: list[Found]) -> list[Found]:
 
 
 def _refuse(error: OSError) -> None:
-    raise MisuseError(one_line("a folder cannot be read", str(error.filename), got=str(error.strerror))) from error
+    raise MisuseError(
+        one_line("a folder cannot be read", str(error.filename), got=str(error.strerror))
+    ) from error
 
 
 class _StateFile(msgspec.Struct):

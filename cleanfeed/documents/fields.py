@@ -76,7 +76,11 @@ class Fields:
         for name in self.names:
             if not all(name.split(".")) or any(char in '"\\' or ord(char) < 32 for char in name):
                 raise MisuseError(
-                    one_line("a field name that cannot be looked up", repr(name), todo="Name a key, or keys joined by dots.")
+                    one_line(
+                        "a field name cannot be looked up",
+                        repr(name),
+                        todo="Name a key, or keys joined by dots.",
+                    )
                 )
         kept = self.settings.keep_fields
         for name in kept:
@@ -176,7 +180,8 @@ def strings_of(values: Sequence[bytes | msgspec.Raw]) -> list[str | None]:
     """
     joined = b",".join(values)
     if b'"' not in joined and b"[" not in joined and b"{" not in joined:
-        return [None if value == "null" else value for value in joined.decode("ascii").split(",")] if values else []
+        plain = joined.decode("ascii").split(",") if values else []
+        return [None if value == "null" else value for value in plain]
     try:
         return _STRINGS.decode(b"[" + joined + b"]")
     except (msgspec.DecodeError, UnicodeDecodeError):

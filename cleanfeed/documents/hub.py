@@ -44,7 +44,7 @@ def hub_files(given: str) -> list[tuple[str, str]]:
     name, _, configuration = given.removeprefix(SCHEME).partition("@")
     try:
         loaded: Any = datasets.load_dataset(name, configuration or None)
-    except Exception as error:  # noqa: BLE001 - the library raises whatever its network stack does
+    except Exception as error:
         raise CleanfeedError(
             one_line(
                 "a dataset cannot be loaded from the Hub",

@@ -17,7 +17,8 @@ MAX_DIGITS = 4300
 NULL = b"null"
 
 _LONE = re.compile(
-    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u([dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u([dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
 )
 """A whole surrogate pair, half of one (group 1), or any other escape."""
 
@@ -26,7 +27,13 @@ _CONSTANT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|(-?(?:Infinity|NaN))', re.DOT
 
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 
-_TYPES = {ord("{"): "an object", ord("["): "an array", ord('"'): "a string", ord("t"): "true", ord("f"): "false"}
+_TYPES = {
+    ord("{"): "an object",
+    ord("["): "an array",
+    ord('"'): "a string",
+    ord("t"): "true",
+    ord("f"): "false",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +60,17 @@ class _Level:
     def __init__(self, paths: dict[int, tuple[str, ...]]) -> None:
         keys = sorted({path[0] for path in paths.values()})
         self.slots = {key: [slot for slot, path in paths.items() if path == (key,)] for key in keys}
-        deeper = {key: {s: path[1:] for s, path in paths.items() if path[0] == key and len(path) > 1} for key in keys}
+        deeper = {
+            key: {s: path[1:] for s, path in paths.items() if path[0] == key and len(path) > 1}
+            for key in keys
+        }
         self.levels = {key: _Level(below) for key, below in deeper.items() if below}
         names = {key: f"f{i}" for i, key in enumerate(keys)}
         self.attributes = names
         shape = msgspec.defstruct(
-            "Level", [(name, msgspec.Raw, b"") for name in names.values()], rename={n: k for k, n in names.items()}
+            "Level",
+            [(name, msgspec.Raw, b"") for name in names.values()],
+            rename={n: k for k, n in names.items()},
         )
         self.decoder = msgspec.json.Decoder(shape)
 
@@ -81,7 +93,9 @@ class LineReader:
     def __init__(self, fields: Fields) -> None:
         self.fields = fields
         self._nested = _Level({slot: tuple(name.split(".")) for slot, name in enumerate(fields.names)})
-        literal = {slot: (name,) for slot, name in enumerate(fields.names) if "." in name}
+        literal: dict[int, tuple[str, ...]] = {
+            slot: (name,) for slot, name in enumerate(fields.names) if "." in name
+        }
         self._literal = _Level(literal) if literal else None
 
     def read(self, line: bytes) -> Values | Failure:
@@ -204,9 +218,10 @@ def _malformed(line: bytes, repaired: bytes, message: str) -> Failure:
         return _bad_utf8(line)
     trailing = _TRAILING.search(message)
     if trailing:
-        end = int(trailing[1])
+        end = int(trailing[1]) - 1  # msgspec has already taken the byte it does not want
         if repaired[:end].lstrip()[:1] == b"{" and repaired[end:].lstrip()[:1] == b"{":
-            return Failure("two_objects_on_one_line", f"a second object starts at byte {end} of the line", excerpt(line))
+            detail = f"a second object starts at byte {end} of the line"
+            return Failure("two_objects_on_one_line", detail, excerpt(line))
     return Failure("bad_json", message.removeprefix("JSON is malformed: "), excerpt(line))
 
 

@@ -91,7 +91,14 @@ class BlockReader:
                     found.append((number, values))
                 elif not block.torn:
                     failed.append(
-                        Unreadable(number, True, block.offset + position, values.reason, values.detail, values.excerpt)
+                        Unreadable(
+                            number,
+                            True,
+                            block.offset + position,
+                            values.reason,
+                            values.detail,
+                            values.excerpt,
+                        )
                     )
             position = end + 1
             number += 1
@@ -141,7 +148,9 @@ class _FastDecoder:
         self._literals = [attrgetter(f"l{i}") for i in range(len(literal))]
         self.decoder = msgspec.json.Decoder(shape)
 
-    def _shape(self, paths: dict[tuple[str, ...], int], prefix: str, literal: tuple[tuple[str], ...] = ()) -> type:
+    def _shape(
+        self, paths: dict[tuple[str, ...], int], prefix: str, literal: tuple[tuple[str], ...] = ()
+    ) -> type:
         members: list[Any] = []
         renamed: dict[str, str] = {}
         for number, key in enumerate(sorted({path[0] for path in paths})):
@@ -156,7 +165,9 @@ class _FastDecoder:
                 below = {path[1:]: slot for path, slot in paths.items() if path[0] == key}
                 shape = self._shape(below, f"{prefix}{name}.")
                 needed = any(slot == TEXT for slot in below.values())
-                members.append((name, shape) if needed else (name, shape, msgspec.field(default_factory=shape)))
+                members.append(
+                    (name, shape) if needed else (name, shape, msgspec.field(default_factory=shape))
+                )
             if slot is not None:
                 self._getters[slot] = attrgetter(prefix + name)
         for number, (key,) in enumerate(literal):
@@ -180,7 +191,9 @@ class _FastDecoder:
             record = self.decoder.decode(line)
             if any(len(getter(record)) for getter in self._literals):
                 return None
-            slots = [NULL if slot == TEXT else bytes(getter(record)) for slot, getter in enumerate(self._getters)]
+            slots = [
+                NULL if slot == TEXT else bytes(getter(record)) for slot, getter in enumerate(self._getters)
+            ]
             for value in slots:
                 value.decode("utf-8")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

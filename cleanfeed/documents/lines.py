@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
 Read = Callable[[int], bytes]
@@ -89,7 +89,11 @@ def read_blocks(
             yield Block(data[:end], offset)
             offset, data = offset + end, data[end:]
         elif len(data) < block_bytes:
-            yield Block(data, offset) if len(data) <= max_line else LongLine(data[:HEAD_BYTES], offset, len(data))
+            yield (
+                Block(data, offset)
+                if len(data) <= max_line
+                else LongLine(data[:HEAD_BYTES], offset, len(data))
+            )
             return
         else:
             line, size, data = yield from _long_line(read, data, offset, block_bytes, max_line, broken)
@@ -99,7 +103,7 @@ def read_blocks(
 
 def _long_line(
     read: Read, start: bytes, offset: int, block_bytes: int, max_line: int, broken: type[Exception]
-) -> Iterator[Block | LongLine]:
+) -> Generator[Block, None, tuple[Block | LongLine, int, bytes]]:
     """Read on to the end of a line that fills more than a block.
 
     Returns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
@@ -116,7 +117,9 @@ def _examine(found: Found) -> tuple[Kind, str, int, bool] | None:
         kind = "jsonl"
     if compression != "none" and kind in ("parquet", "arrow"):
         raise MisuseError(
-            one_line(f"a {kind} file cannot be read through {compression}", found.path, todo="Decompress it first.")
+            one_line(
+                f"a {kind} file cannot be read through {compression}", found.path, todo="Decompress it first."
+            )
         )
     spread = kind == "jsonl" and suffix_of(name) == ".json" and is_spread_object(head)
     if spread and not found.named:
@@ -152,7 +155,7 @@ def _pieces(file: InputFile, piece_bytes: int, divisible: bool) -> Iterator[Piec
     elif divisible and file.size > piece_bytes:
         count = -(-file.size // piece_bytes)
         edges = [file.size * i // count for i in range(count + 1)]
-        ranges = list(zip(edges[:-1], edges[1:], strict=True))
+        ranges = list(itertools.pairwise(edges))
     for start, stop in ranges:
         yield Piece(file, start, stop, first=start == 0)
 

@@ -1,6 +1,4 @@
-"""Arrow record batches of any schema go in; the same columns that other readers give, and the rows that are no
-documents, come out.
-"""
+"""Arrow record batches of any schema go in; columns of documents, and the rows that are none, come out."""
 
 from __future__ import annotations
 
@@ -226,7 +224,10 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def _is_number(kind: pa.DataType) -> bool:
     return bool(
-        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind)
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_null(kind)
     )
 
 
@@ -251,7 +252,9 @@ def _as_strings(column: Any) -> Any:
         return pa.array([None if value is None else value.hex() for value in column.to_pylist()], pa.string())
     if pa.types.is_nested(kind):
         encode = msgspec.json.Encoder(enc_hook=str).encode
-        return pa.array([None if value is None else encode(value) for value in column.to_pylist()], pa.string())
+        return pa.array(
+            [None if value is None else encode(value) for value in column.to_pylist()], pa.string()
+        )
     return column.cast(pa.string())
 
 

@@ -6,7 +6,7 @@ corrupt block, and tells a file that ends inside a frame from one that ends afte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
 FRAME_MAGIC = 0xFD2FB528
@@ -89,7 +89,7 @@ def _skip(source: _Reader) -> bool:
     return len(size) == 4 and not left
 
 
-def _frame(source: _Reader, magic: bytes, start: int) -> Iterator[Part]:
+def _frame(source: _Reader, magic: bytes, start: int) -> Generator[Part, None, bool]:
     """Yield the parts of one frame whose magic was read; return whether it was whole."""
     header = magic + source.take(1)
     missing = 0
