@@ -31,7 +31,7 @@ _reporter: Connection | None = None
 
 def _start_worker(reporter: Connection) -> None:
     """Prepare a worker process: one thread, no part in Ctrl-C, gone when its parent is gone."""
-    global _reporter  # noqa: PLW0603  a worker process has one pipe to its parent
+    global _reporter  # a worker process has one pipe to its parent
     _reporter = reporter
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()

@@ -1,4 +1,4 @@
-"""A document of a build, or a text, goes in; every signal, what each rule said, and where the worst spans are come out."""
+"""A document of a build, or a text, goes in; every signal, what each rule said and the worst spans come out."""
 
 from __future__ import annotations
 
@@ -162,4 +162,6 @@ def _rows(files: Path, columns: str, where: str, values: Mapping[str, Any]) -> l
     with duckdb.connect() as store:
         store.execute("SET preserve_insertion_order = true")
         query = f"SELECT {columns} FROM read_parquet($files) WHERE {where}"
-        return store.execute(query, {"files": str(files), **values}).to_arrow_table().to_pylist()
+        result = store.execute(query, {"files": str(files), **values})
+        names = [column[0] for column in result.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in result.fetchall()]

@@ -59,7 +59,8 @@ class Journal:
                         one_line(
                             "the folder holds an unfinished build of other inputs or settings",
                             str(self.path.parent.parent),
-                            todo="Repeat the command it was started with, give another --out, or start anew with --overwrite.",
+                            todo="Repeat the command it was started with, give another --out, "
+                            "or start anew with --overwrite.",
                         )
                     )
             else:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from cleanfeed.curriculum.gather import scatter
-from cleanfeed.signals import measure
 from cleanfeed.signals.corpus import count_documents, rare_token_share
+from cleanfeed.signals.measure import compiled, warm_up
 
 
 def kernels_ready() -> bool:
     """Return whether the compiled kernels of an earlier build can be loaded."""
-    return measure.compiled()
+    return compiled()
 
 
 def load_kernels(*, tokens: bool) -> None:
@@ -20,7 +20,7 @@ def load_kernels(*, tokens: bool) -> None:
     Args:
         tokens: Whether there is a tokenizer, so that the kernels over ids are needed too.
     """
-    measure.warm_up(tokens=tokens)
+    warm_up()
     one = np.zeros(1, dtype=np.int64)
     scatter(np.zeros(1, np.uint8), one, one, np.zeros(1, np.uint8), one)
     if tokens:

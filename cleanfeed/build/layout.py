@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -57,9 +58,9 @@ def read_index(path: Path) -> pa.Table:
         return pa.ipc.open_file(source).read_all()
 
 
-def column(index: pa.Table, name: str) -> npt.NDArray[np.generic]:
+def column(index: pa.Table, name: str) -> npt.NDArray[Any]:
     """Return a fixed-width column of an index as one array."""
-    values: npt.NDArray[np.generic] = index.column(name).to_numpy()
+    values: npt.NDArray[Any] = index.column(name).to_numpy()
     return values
 
 
@@ -67,7 +68,7 @@ def stage_rows(index: pa.Table, stage: Stage, tiers: Tiers) -> npt.NDArray[np.bo
     """Return which samples of an index belong to a stage."""
     wanted = column(index, "band") == stage.band
     wanted &= tiers.of(column(index, "quality").astype(np.float32)) == stage.tier
-    return wanted
+    return np.asarray(wanted)
 
 
 def add_up(

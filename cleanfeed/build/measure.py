@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cleanfeed.build.spool import IDS_TYPE, flat_text, hashes, spool_schema
+from cleanfeed.build.spool import IDS_TYPE, flat_text, hashes, spool_schema, spool_writer
 from cleanfeed.build.tasks import EXPANSION, Context, Task, bytes_on_disk
 from cleanfeed.curriculum.durable import written_aside
 from cleanfeed.curriculum.gather import offsets_of
@@ -94,25 +94,24 @@ def measure(context: Context, task: Task, report: Report, limit: int | None = No
     measurer = _Measurer(context)
     found = Measured()
     unreadable: list[tuple[int, Unreadable]] = []
-    with written_aside(spool_path(context, task.index)) as aside, pa.OSFile(str(aside), "wb") as sink:
-        with pa.ipc.new_file(sink, measurer.schema) as writer:
-            left = limit
-            for number, piece in enumerate(task.pieces):
-                batches, result = read_piece(
-                    piece,
-                    context.pipeline.documents,
-                    quality_column=context.pipeline.quality.column,
-                    limit=left,
-                )
-                reported = 0
-                for batch in batches:
-                    unreadable += [(number, record) for record in batch.unreadable]
-                    if batch.table.num_rows:
-                        writer.write_batch(measurer.measured(number, batch))
-                    reported += _advance(report, piece, result, reported)
-                report(bytes_on_disk(piece) - reported)
-                found.pieces.append(result)
-                left = None if left is None else left - result.records
+    with spool_writer(spool_path(context, task.index), measurer.schema) as writer:
+        left = limit
+        for number, piece in enumerate(task.pieces):
+            batches, result = read_piece(
+                piece,
+                context.pipeline.documents,
+                quality_column=context.pipeline.quality.column,
+                limit=left,
+            )
+            reported = 0
+            for batch in batches:
+                unreadable += [(number, record) for record in batch.unreadable]
+                if batch.table.num_rows:
+                    writer.write_batch(measurer.measured(number, batch))
+                reported += _advance(report, piece, result, reported)
+            report(bytes_on_disk(piece) - reported)
+            found.pieces.append(result)
+            left = None if left is None else left - result.records
     _write_unreadable(unreadable_path(context, task.index), unreadable)
     with written_aside(corpus_path(context, task.index)) as aside, aside.open("wb") as handle:
         np.savez(handle, **measurer.counts())
@@ -132,7 +131,7 @@ def _advance(report: Report, piece: Any, result: PieceResult, reported: int) -> 
 def content_hashes(texts: pa.LargeStringArray) -> pa.FixedSizeBinaryArray:
     """Return the xxh3-128 of each text's UTF-8, in the byte order of its hex digest."""
     data, offsets = flat_text(texts)
-    return hashes(memoryview(data), offsets[:-1], offsets[1:])
+    return hashes(data.data, offsets[:-1], offsets[1:])
 
 
 class _Measurer:
@@ -191,7 +190,8 @@ class _Measurer:
 
         What the text alone has already got rejected is not tokenised: it is the kind of text that stalls encoders.
         """
-        assert self.tables is not None and self.tokens_in is not None
+        assert self.tables is not None
+        assert self.tokens_in is not None
         worth = self.text_rules.evaluate(signals).verdict != REJECT
         chosen = np.flatnonzero(worth)
         ids, offsets = encoder.encode(texts.take(pa.array(chosen)).to_pylist())
@@ -206,7 +206,7 @@ class _Measurer:
         closed = np.insert(ids, offsets[1:], np.int32(encoder.end_of_text_id))
         return pa.LargeListArray.from_arrays(pa.array(offsets_of(lengths)), pa.array(closed), type=IDS_TYPE)
 
-    def counts(self) -> dict[str, npt.NDArray[np.int64]]:
+    def counts(self) -> dict[str, Any]:
         """Return the corpus counts by name."""
         named = {"token_documents": self.tokens_in, "features": self.features}
         return {name: values for name, values in named.items() if values is not None}
@@ -241,6 +241,5 @@ def _write_unreadable(path: Path, records: list[tuple[int, Unreadable]]) -> None
             for name in ("row", "line_format", "byte_offset", "reason", "detail", "excerpt")
         },
     }
-    with written_aside(path) as aside, pa.OSFile(str(aside), "wb") as sink:
-        with pa.ipc.new_file(sink, UNREADABLE_SPOOL) as writer:
-            writer.write_table(pa.table(columns, schema=UNREADABLE_SPOOL))
+    with spool_writer(path, UNREADABLE_SPOOL) as writer:
+        writer.write_table(pa.table(columns, schema=UNREADABLE_SPOOL))

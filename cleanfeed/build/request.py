@@ -11,7 +11,7 @@ import fsspec
 import xxhash
 
 from cleanfeed.build.tasks import Context
-from cleanfeed.documents.plan import InputFile, Plan, plan_inputs
+from cleanfeed.documents.plan import InputFile, Plan, check_columns, plan_inputs
 from cleanfeed.errors import MisuseError, one_line
 from cleanfeed.rules.pipeline import resolved
 from cleanfeed.settings import Pipeline
@@ -75,6 +75,7 @@ def prepare(request: BuildRequest) -> Prepared:
     encoder = context.encoder()
     context.rules()
     plan = plan_inputs(request.inputs)
+    check_columns(plan, request.pipeline.documents, request.pipeline.quality.column)
     fingerprints = {file.index: fingerprint(file) for file in plan.files}
     identity = {
         "format": FORMAT_VERSION,

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import pyarrow as pa
 
 from cleanfeed.build.engine import LocalEngine
 from cleanfeed.build.journal import Journal
@@ -164,7 +163,7 @@ class _Run:
         pipeline = self.prepared.request.pipeline
         reference = reference_counts(pipeline) if pipeline.quality.reference else None
         named = {"token_documents": total.token_documents, "features": total.features, "reference": reference}
-        arrays = {name: values for name, values in named.items() if values is not None}
+        arrays: dict[str, Any] = {name: values for name, values in named.items() if values is not None}
         path = self.context.work / "corpus.npz"
         with written_aside(path) as aside, aside.open("wb") as handle:
             np.savez(handle, **arrays)

@@ -16,9 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cleanfeed.build.measure import CorpusCounts, read_corpus_counts, spool_path, unreadable_path
-from cleanfeed.build.spool import Spool, flat_ids, flat_text, hashes, signal_columns
+from cleanfeed.build.spool import Spool, flat_ids, flat_text, hashes, signal_columns, spool_writer
 from cleanfeed.build.tasks import Context, Task
-from cleanfeed.curriculum.durable import written_aside
 from cleanfeed.curriculum.order import shuffle_keys
 from cleanfeed.curriculum.quality import quality_scores
 from cleanfeed.curriculum.reference import LogRatio
@@ -116,7 +115,7 @@ class _Batch:
 
     @property
     def rejected(self) -> npt.NDArray[np.bool_]:
-        return self.verdicts.verdict == REJECT
+        return np.asarray(self.verdicts.verdict == REJECT)
 
 
 def settle(context: Context, task: Task, corpus: Corpus) -> Settled:
@@ -145,9 +144,8 @@ def settle(context: Context, task: Task, corpus: Corpus) -> Settled:
             found.files[name] = (rows, write_parquet(context.out / name, schema, tables))
     index = pa.concat_tables([SAMPLES_SCHEMA.empty_table(), *samples])
     order = np.argsort(index.column("key").to_numpy(), kind="stable")
-    with written_aside(samples_path(context, task.index)) as aside, pa.OSFile(str(aside), "wb") as sink:
-        with pa.ipc.new_file(sink, SAMPLES_SCHEMA) as writer:
-            writer.write_table(index.take(pa.array(order)).combine_chunks())
+    with spool_writer(samples_path(context, task.index), SAMPLES_SCHEMA) as writer:
+        writer.write_table(index.take(pa.array(order)).combine_chunks())
     found.samples = index.num_rows
     return found
 
@@ -168,7 +166,8 @@ class _Settler:
         if quality.reference is not None:
             assert corpus.counts is not None
             counts = _corpus_counts(corpus.counts)
-            assert counts.features is not None and counts.reference is not None
+            assert counts.features is not None
+            assert counts.reference is not None
             self.ratio = LogRatio(counts.reference, counts.features)
 
     def judged(self, number: int, spooled: pa.RecordBatch) -> _Batch:
@@ -237,9 +236,7 @@ class _Settler:
         ranges, data = self._ranges(batch, kept)
         documents = kept[ranges.document]
         size = data.dtype.itemsize
-        digests = hashes(
-            memoryview(data).cast("B"), ranges.start * size, (ranges.start + ranges.length) * size
-        )
+        digests = hashes(data.data.cast("B"), ranges.start * size, (ranges.start + ranges.length) * size)
         row = pa.array(documents)
         place = {name: batch.place[name].take(row) for name in ("doc_id", "source", "source_row")}
         quality = quality[ranges.document]
@@ -289,7 +286,8 @@ class _Settler:
         """Return the quality of each document of a batch; NaN where it is unknown."""
         settings = self.context.pipeline.quality
         if settings.column is not None:
-            return batch.spool.column("quality_column").to_numpy(zero_copy_only=False).astype(np.float32)
+            column = batch.spool.column("quality_column").to_numpy(zero_copy_only=False)
+            return np.asarray(column, dtype=np.float32)
         if self.ratio is not None:
             return self.ratio.scores(batch.spool.column("text"))
         return quality_scores(settings, batch.signals, batch.spool.num_rows)

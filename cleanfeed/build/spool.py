@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
+from cleanfeed.curriculum.durable import written_aside
 from cleanfeed.curriculum.writer import HASH_TYPE
 
 IDS_TYPE = pa.large_list(pa.int32())
@@ -48,6 +50,17 @@ class Spool:
         with pa.memory_map(str(path)) as source:
             reader = pa.ipc.open_file(source)
             return cls(tuple(reader.get_batch(i) for i in range(reader.num_record_batches)))
+
+
+@contextmanager
+def spool_writer(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatchFileWriter]:
+    """Give a writer for an Arrow file that appears at ``path`` once it is whole."""
+    with (
+        written_aside(path) as aside,
+        pa.OSFile(str(aside), "wb") as sink,
+        pa.ipc.new_file(sink, schema) as writer,
+    ):
+        yield writer
 
 
 def signal_columns(batch: pa.RecordBatch) -> dict[str, npt.NDArray[np.float64]]:

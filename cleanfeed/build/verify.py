@@ -1,4 +1,4 @@
-"""A finished build goes in; a proof from its files alone that nothing is missing or altered, or what is wrong, comes out."""
+"""A finished build goes in; a proof from its files that nothing is missing or altered, or what is, comes out."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _schemas(out: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _conservation(out: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
-    """Check that read = kept + rejected + duplicate + excluded + unreadable, by input and in total, in the files too."""
+    """Check that read = kept + rejected + duplicate + excluded + unreadable, in the counts and in the files."""
     for entry in manifest["inputs"]:
         yield from _adds_up(entry["source"], entry["counts"])
     counts = manifest["counts"]
@@ -164,7 +164,10 @@ def _stages(out: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
         )
         samples, n_tokens, chars, longest, strangers = found
         if (samples, chars) != (stage["samples"], stage["chars"]) or (tokens and n_tokens != stage["tokens"]):
-            yield f"{where}: {samples} samples of {n_tokens} tokens and {chars} characters, the manifest says otherwise"
+            yield (
+                f"{where}: {samples} samples of {n_tokens} tokens and {chars} characters, "
+                "the manifest says otherwise"
+            )
         if longest > limit_of[stage["band"]]:
             yield f"{where}: a sample of {longest}, the band's limit is {limit_of[stage['band']]}"
         if strangers:

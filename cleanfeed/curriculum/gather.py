@@ -12,7 +12,7 @@ Values = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
 
 
-@numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(nogil=True, cache=True)
 def scatter(values: Values, starts: Int64, lengths: Int64, out: Values, places: Int64) -> None:
     """Copy each range ``[starts[i], starts[i] + lengths[i])`` of ``values`` to ``out`` from ``places[i]`` on."""
     for number in range(len(starts)):

@@ -1,4 +1,4 @@
-"""Samples' hashes and places in the input go in; 64-bit keys come out whose ascending order is the shuffle of a stage."""
+"""Samples' hashes and places in the input go in; 64-bit keys come out whose order is the shuffle of a stage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BUCKET_BITS = 12
 
 def mix(values: UInt64) -> UInt64:
     """Return the finaliser of SplitMix64 (Steele, Lea and Flood 2014, as in ``java.util.SplittableRandom``)."""
-    z = values.copy()
+    z: UInt64 = values.copy()
     z ^= z >> np.uint64(30)
     z *= np.uint64(0xBF58476D1CE4E5B9)
     z ^= z >> np.uint64(27)

@@ -20,7 +20,6 @@ Counts of parts of a corpus add up to the counts of the whole: parts may be coun
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -29,6 +28,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from cleanfeed.documents.plan import plan_inputs
+from cleanfeed.documents.read import read_piece
+from cleanfeed.errors import MisuseError, one_line
+from cleanfeed.settings import DocumentSettings
 from cleanfeed.signals.tables import CJK, LETTER, MARK, NUMBER, PUNCT, SPACELESS, SYMBOL, tables
 
 _WORD = LETTER | MARK | NUMBER
@@ -37,6 +40,8 @@ _ALONE = CJK | SPACELESS
 _UNDERSCORE = 0x5F
 _SEED = np.uint64(0x9E3779B97F4A7C15)
 _FACTOR = np.uint64(0x100000001B3)
+
+_PLAIN = DocumentSettings()
 
 _Table = NDArray[Any]
 
@@ -70,6 +75,15 @@ class LogRatio:
             raise ValueError(f"counts over {reference.size} and {corpus.size} buckets cannot be compared")
         self.weights: NDArray[np.float64] = _log_share(reference) - _log_share(corpus)
 
+    @classmethod
+    def from_file(cls, path: str, corpus: NDArray[np.int64], settings: DocumentSettings = _PLAIN) -> LogRatio:
+        """Count the reference at a path and compare it with the counts of the corpus.
+
+        Raises:
+            MisuseError: As :func:`reference_counts`.
+        """
+        return cls(reference_counts(path, corpus.size, settings), corpus)
+
     def mean_ratios(self, texts: pa.LargeStringArray) -> NDArray[np.float64]:
         """Return the mean log ratio (nats a feature) of each document; NaN where it has no word."""
         data, offsets = _buffers(texts)
@@ -84,11 +98,25 @@ class LogRatio:
         return np.nan_to_num(likeness, nan=0.0).astype(np.float32)
 
 
-def count_all(parts: Iterable[pa.LargeStringArray], buckets: int) -> NDArray[np.int64]:
-    """Count over several batches of documents."""
+@lru_cache(maxsize=1)
+def reference_counts(path: str, buckets: int, settings: DocumentSettings) -> NDArray[np.int64]:
+    """Count a reference: a file, folder or pattern of any kind the build reads. Read once a process.
+
+    Raises:
+        MisuseError: There is nothing to read, a file is damaged, or no word is in it.
+    """
     total = np.zeros(buckets, np.int64)
-    for texts in parts:
-        total += count_features(texts, buckets)
+    for piece in plan_inputs([path]).pieces:
+        batches, result = read_piece(piece, settings)
+        for batch in batches:
+            total += count_features(batch.table.column("text"), buckets)
+        if result.damage is not None:
+            raise MisuseError(
+                one_line("cannot use the reference", path, result.damage.reason, "a whole file")
+            )
+    if not total.any():
+        todo = f"Its documents are taken from the field '{settings.text_field}'."
+        raise MisuseError(one_line("cannot use the reference", path, "no words", "sample text", todo))
     return total
 
 

@@ -14,6 +14,7 @@ import xxhash
 from tokenizers import Tokenizer
 
 from cleanfeed.errors import MisuseError, one_line
+from cleanfeed.signals.tokens import token_bytes
 
 END_OF_TEXT_NAMES = (
     "<|endoftext|>",
@@ -38,15 +39,6 @@ BATCH_CHARS = 1 << 19
 INSIDE_CHARACTER, INSIDE_WORD, STARTS_WORD, STARTS_LINE = range(4)
 
 IntArray = npt.NDArray[np.int32]
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """Return the printable stand-ins byte-level BPE uses for the 256 bytes (GPT-2's table)."""
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    table = {chr(byte): byte for byte in plain}
-    for place, byte in enumerate(byte for byte in range(256) if byte not in set(plain)):
-        table[chr(256 + place)] = byte
-    return table
 
 
 class TextEncoder:
@@ -88,7 +80,7 @@ class TextEncoder:
             token["special"] = token["special"] or token["id"] == self.end_of_text_id
         try:
             self.tokenizer = Tokenizer.from_str(json.dumps(spec))
-        except Exception as error:  # noqa: BLE001  the library raises bare Exception
+        except Exception as error:  # the library raises bare Exception
             raise MisuseError(
                 one_line(
                     "cannot read the tokenizer",
@@ -126,7 +118,7 @@ class TextEncoder:
     def token_starts(self) -> npt.NDArray[np.uint8]:
         """For each id: does it start inside a character, inside a word, a word, or a line (shape [vocab])."""
         starts = np.full(self.vocab_size, INSIDE_WORD, dtype=np.uint8)
-        for token, data in self._token_bytes():
+        for token, data in token_bytes(self.tokenizer):
             if data and 0x80 <= data[0] < 0xC0:
                 starts[token] = INSIDE_CHARACTER
             elif data[:1] in (b"\n", b"\r"):
@@ -139,23 +131,9 @@ class TextEncoder:
     def token_chars(self) -> npt.NDArray[np.int32]:
         """For each id: how many code points begin in it (shape [vocab])."""
         chars = np.zeros(self.vocab_size, dtype=np.int32)
-        for token, data in self._token_bytes():
+        for token, data in token_bytes(self.tokenizer):
             chars[token] = sum(1 for byte in data if not 0x80 <= byte < 0xC0)
         return chars
-
-    def _token_bytes(self) -> Iterator[tuple[int, bytes]]:
-        alphabet = _byte_alphabet()
-        vocab: dict[str, int] = self.tokenizer.get_vocab(with_added_tokens=True)
-        byte_level = '"ByteLevel"' in json.dumps(
-            [json.loads(self.raw).get(part) for part in ("pre_tokenizer", "decoder")]
-        )
-        for token, number in vocab.items():
-            if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
-                yield number, bytes([int(token[3:5], 16)])
-            elif byte_level and all(char in alphabet for char in token):
-                yield number, bytes(alphabet[char] for char in token)
-            else:
-                yield number, token.replace("▁", " ").encode()
 
 
 def _end_of_text(spec: dict[str, Any], path: str, wanted: str | None) -> tuple[str, int]:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from cleanfeed.curriculum.durable import file_digest, written_aside
 
 ZSTD_LEVEL = 1
-"""Measured on real text: level 3 saves 6 % of the bytes and costs 1.6 times the time."""
+"""Measured on real text: level 3 saves 9 % of the bytes and costs 1.6 times the time."""
 
 HASH_TYPE = pa.binary(16)
 SPLIT_COLUMN = "input_ids.list.element"

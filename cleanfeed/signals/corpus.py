@@ -16,7 +16,7 @@ FEWEST_DOCUMENTS = 1000
 """With fewer documents in the corpus nearly every token is rare, and the share says nothing."""
 
 
-@numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(nogil=True, cache=True)
 def _count(ids: Ids, offsets: Int64, counts: Int64, seen: Int64) -> None:
     for number in range(len(offsets) - 1):
         for place in range(offsets[number], offsets[number + 1]):
@@ -26,7 +26,7 @@ def _count(ids: Ids, offsets: Int64, counts: Int64, seen: Int64) -> None:
                 counts[token] += 1
 
 
-@numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(nogil=True, cache=True)
 def _rare(ids: Ids, offsets: Int64, counts: Int64, most: int, out: npt.NDArray[np.float64]) -> None:
     for number in range(len(out)):
         start, stop = offsets[number], offsets[number + 1]
