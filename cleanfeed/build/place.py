@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cleanfeed.build.layout import FileSpec, column, read_index, stage_rows
-from cleanfeed.build.measure import spool_path
+from cleanfeed.build.measure import Report, spool_path
 from cleanfeed.build.settle import samples_path
 from cleanfeed.build.spool import Spool, flat_ids, flat_text
 from cleanfeed.build.tasks import Context
@@ -36,8 +36,9 @@ class _Chosen:
     """Where each stands in the file."""
 
 
-def place(context: Context, spec: FileSpec, tiers: Tiers, tasks: int) -> tuple[int, str]:
+def place(context: Context, spec: FileSpec, tiers: Tiers, tasks: int, report: Report) -> tuple[int, str]:
     """Write one file of the curriculum; return its rows and digest."""
+    report(1)
     schema = curriculum_schema(
         tokens=context.tokenizer is not None,
         text=context.has_text,

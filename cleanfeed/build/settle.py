@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanfeed.build.measure import CorpusCounts, read_corpus_counts, spool_path, unreadable_path
+from cleanfeed.build.measure import CorpusCounts, Report, read_corpus_counts, spool_path, unreadable_path
 from cleanfeed.build.spool import Spool, flat_ids, flat_text, hashes, signal_columns, spool_writer
 from cleanfeed.build.tasks import Context, Task
 from cleanfeed.curriculum.order import shuffle_keys
@@ -118,7 +118,7 @@ class _Batch:
         return np.asarray(self.verdicts.verdict == REJECT)
 
 
-def settle(context: Context, task: Task, corpus: Corpus) -> Settled:
+def settle(context: Context, task: Task, corpus: Corpus, report: Report) -> Settled:
     """Judge the documents of one task; write its signals, rejects and unreadable records, and index its samples."""
     settler = _Settler(context, task, corpus)
     found = settler.found
@@ -147,6 +147,7 @@ def settle(context: Context, task: Task, corpus: Corpus) -> Settled:
     with spool_writer(samples_path(context, task.index), SAMPLES_SCHEMA) as writer:
         writer.write_table(index.take(pa.array(order)).combine_chunks())
     found.samples = index.num_rows
+    report(1)
     return found
 
 
