@@ -1,140 +1,92 @@
-"""The lines of a view go in; signals about lines and paragraphs come out."""
+"""The lines of a view go in; counts of lines by how they look and of those seen before come out."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 from numba import njit
 
-from cleanfeed.signals.tables import BULLET, COLON, ELLIPSIS, SPACE, TERMINAL, Tables
-from cleanfeed.signals.view import (
-    CHARS,
-    KEPT_LINES,
-    LINES,
-    NEWLINES,
-    WORDS,
-    View,
-    end_mark,
-    flags_at,
-    flags_before,
-)
-from cleanfeed.signals.words import Grams
+from cleanfeed.signals.view import BREAK, BULLETED, COLON_ENDS, ELLIPSIS_ENDS, ENDS
 
 SHORT_LINE = 30
 """Characters of a short line, as in FineWeb."""
 
+LINE_COUNTS = (
+    "line_chars",
+    "longest_line",
+    "short_lines",
+    "bullet_lines",
+    "ellipsis_lines",
+    "terminal_lines",
+    "colon_lines",
+    "paragraphs",
+    "dup_lines",
+    "dup_line_chars",
+    "dup_template_chars",
+    "dup_paras",
+    "dup_para_chars",
+)
+"""What :func:`lines` writes, in order."""
+
 _ZERO = np.uint64(0)
 _ONE = np.uint64(1)
+_20 = np.uint64(20)
+_32 = np.uint64(32)
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _SEED = np.uint64(0x2545F4914F6CDD1D)
 
 
 @njit(nogil=True, cache=True)
-def _clear(grams: Grams, entries: int) -> Any:  # pragma: no cover - compiled
-    """Empty the part of the table that ``entries`` keys need; return the mask of its slots."""
+def _repeated(keys: Any, hashes: Any, sizes: Any, total: Any) -> Any:  # pragma: no cover - compiled
+    """Count the entries whose hash was there before, and sum up their sizes."""
     size = 16
-    while 2 * size < 3 * entries:
+    while 2 * size < 3 * total:
         size *= 2
-    grams.keys[:size] = _ZERO
-    return np.uint64(size - 1)
-
-
-@njit(nogil=True, cache=True)
-def _seen(grams: Grams, mask: Any, value: Any) -> bool:  # pragma: no cover - compiled
-    """Tell whether a hash was met before, and remember it."""
-    key = value | _ONE
-    slot = (key >> np.uint64(20)) & mask
-    while grams.keys[slot] != _ZERO:
-        if grams.keys[slot] == key:
-            return True
-        slot = (slot + _ONE) & mask
-    grams.keys[slot] = key
-    return False
-
-
-@njit(nogil=True, cache=True)
-def _repeated(grams: Grams, view: View, hashes: Any, total: int) -> Any:  # pragma: no cover - compiled
-    """Count the lines seen before, and their characters."""
-    mask = _clear(grams, total)
-    lines = chars = 0
+    mask = np.uint64(size - 1)
+    keys[:size] = _ZERO
+    copies = chars = 0
     for k in range(total):
-        if _seen(grams, mask, hashes[k]):
-            lines += 1
-            chars += view.line_chars[k]
-    return lines, chars
-
-
-@njit(nogil=True, cache=True)
-def _paragraphs(grams: Grams, view: View, total: int) -> Any:  # pragma: no cover - compiled
-    """Count the paragraphs, those seen before, and the characters of these."""
-    mask = _clear(grams, total)
-    number = repeated = repeated_chars = 0
-    k = 0
-    while k < total:
-        h, chars = _SEED, 0
-        begin = k
-        while k < total and (k == begin or view.line_breaks[k] == 0):
-            h = (h ^ view.line_hash[k]) * _MIX
-            h ^= h >> np.uint64(32)
-            chars += view.line_chars[k]
-            k += 1
-        number += 1
-        if _seen(grams, mask, h):
-            repeated += 1
-            repeated_chars += chars
-    return number, repeated, repeated_chars
-
-
-@njit(nogil=True, cache=True)
-def _bulleted(data: Any, start: int, stop: int, tables: Tables) -> bool:  # pragma: no cover - compiled
-    """Tell whether a line begins with a list mark; ``-``, ``*`` and ``+`` must stand alone."""
-    byte = data[start]
-    if byte >= 128:
-        return flags_at(data, start, tables) & BULLET != 0
-    if byte != 45 and byte != 42 and byte != 43:
-        return False
-    return start + 1 < stop and flags_at(data, start + 1, tables) & SPACE != 0
+        key = hashes[k] | _ONE
+        slot = (key >> _20) & mask
+        while keys[slot] != key and keys[slot] != _ZERO:
+            slot = (slot + _ONE) & mask
+        if keys[slot] == key:
+            copies += 1
+            chars += sizes[k]
+        keys[slot] = key
+    return copies, chars
 
 
 @njit(nogil=True, cache=True)
 def lines(
-    data: Any, tables: Tables, view: View, grams: Grams, spaced: bool, out: Any
+    total: Any, chars: Any, bits: Any, hashes: Any, templates: Any, keys: Any, out: Any
 ) -> None:  # pragma: no cover - compiled
-    """Write the signals in the order of their declarations."""
-    total = view.counts[KEPT_LINES]
-    chars = longest = bullets = ellipses = terminals = colons = short = 0
+    """Write what ``LINE_COUNTS`` names; the arrays of the lines are used up."""
+    length = longest = short = bullets = ellipses = ends = colons = 0
     for k in range(total):
-        start, stop, size = view.line_start[k], view.line_stop[k], view.line_chars[k]
-        chars += size
-        longest = max(longest, size)
-        short += size <= SHORT_LINE
-        bullets += _bulleted(data, start, stop, tables)
-        last = flags_before(data, stop, tables)
-        colons += last & COLON != 0
-        dots = stop - start >= 3 and data[stop - 1] == 46 and data[stop - 2] == 46 and data[stop - 3] == 46
-        ellipses += dots or last & ELLIPSIS != 0
-        terminals += end_mark(data, start, stop, tables) & TERMINAL != 0
-    whole = float(total) if total else math.nan
-    char_whole = float(chars) if total else math.nan
-    same, same_chars = _repeated(grams, view, view.line_hash, total)
-    _, template_chars = _repeated(grams, view, view.line_template, total)
-    paragraphs, repeated, repeated_chars = _paragraphs(grams, view, total)
-    solid = view.counts[CHARS] - view.counts[NEWLINES]
-    out[0] = view.counts[LINES]
-    out[1] = paragraphs
-    out[2] = chars / whole
-    out[3] = longest
-    out[4] = bullets / whole
-    out[5] = ellipses / whole
-    out[6] = terminals / whole if spaced else math.nan
-    out[7] = colons / whole
-    out[8] = short / whole
-    out[9] = view.counts[NEWLINES] / view.counts[WORDS] if view.counts[WORDS] and spaced else math.nan
-    out[10] = same / whole
-    out[11] = same_chars / char_whole
-    out[12] = repeated / paragraphs if paragraphs else math.nan
-    out[13] = repeated_chars / char_whole
-    out[14] = template_chars / char_whole
-    out[15] = same_chars / solid if total else math.nan
+        length += chars[k]
+        longest = max(longest, chars[k])
+        short += chars[k] <= SHORT_LINE
+        bullets += bits[k] & BULLETED != 0
+        ellipses += bits[k] & ELLIPSIS_ENDS != 0
+        ends += bits[k] & ENDS != 0
+        colons += bits[k] & COLON_ENDS != 0
+    out[0], out[1], out[2], out[3] = length, longest, short, bullets
+    out[4], out[5], out[6] = ellipses, ends, colons
+    out[8], out[9] = _repeated(keys, hashes, chars, total)
+    _, out[10] = _repeated(keys, templates, chars, total)
+    # Paragraphs take the place of their lines.
+    last = -1
+    for k in range(total):
+        if bits[k] & BREAK or last < 0:
+            last += 1
+            h = (_SEED ^ hashes[k]) * _MIX
+            hashes[last] = h ^ (h >> _32)
+            chars[last] = chars[k]
+        else:
+            h = (hashes[last] ^ hashes[k]) * _MIX
+            hashes[last] = h ^ (h >> _32)
+            chars[last] += chars[k]
+    out[7] = last + 1
+    out[11], out[12] = _repeated(keys, hashes, chars, last + 1)

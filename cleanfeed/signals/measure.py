@@ -19,25 +19,22 @@ import numpy.typing as npt
 import pyarrow as pa
 from numba import njit
 
-from cleanfeed.signals.characters import characters
-from cleanfeed.signals.characters_signals import CHARACTER_SIGNALS
-from cleanfeed.signals.lines import lines
-from cleanfeed.signals.lines_signals import LINE_SIGNALS
-from cleanfeed.signals.page import page
-from cleanfeed.signals.page_signals import PAGE_SIGNALS
-from cleanfeed.signals.registry import TEXT_SIGNALS
-from cleanfeed.signals.repetition import repetition
-from cleanfeed.signals.repetition_signals import REPETITION_SIGNALS
-from cleanfeed.signals.tables import Tables, tables
-from cleanfeed.signals.view import View, make_view, scan
-from cleanfeed.signals.words import Grams, make_grams, number_words, words
-from cleanfeed.signals.words_signals import WORD_SIGNALS
+from cleanfeed.signals.characters import CHARACTER_COUNTS, characters
+from cleanfeed.signals.formulas import view_columns
+from cleanfeed.signals.lines import LINE_COUNTS, lines
+from cleanfeed.signals.page import PAGE_COUNTS, page
+from cleanfeed.signals.repetition import REPETITION_COUNTS, repetition
+from cleanfeed.signals.tables import packed_tables
+from cleanfeed.signals.view import COUNT_NAMES, KEPT_LINES, KEPT_WORDS, View, make_view, scan
+from cleanfeed.signals.words import WORD_COUNTS, Grams, make_grams, number_words
 
-_WORDS = len(CHARACTER_SIGNALS)
-_LINES = _WORDS + len(WORD_SIGNALS)
-_PAGE = _LINES + len(LINE_SIGNALS)
-_REPETITION = _PAGE + len(PAGE_SIGNALS)
-_BYTES = _REPETITION + len(REPETITION_SIGNALS)
+_NAMES = (*COUNT_NAMES, *CHARACTER_COUNTS, *WORD_COUNTS, *PAGE_COUNTS, *LINE_COUNTS, *REPETITION_COUNTS)
+_CHARACTERS = len(COUNT_NAMES)
+_WORDS = _CHARACTERS + len(CHARACTER_COUNTS)
+_PAGE = _WORDS + len(WORD_COUNTS)
+_LINES = _PAGE + len(PAGE_COUNTS)
+_REPETITION = _LINES + len(LINE_COUNTS)
+_BYTES = _REPETITION + len(REPETITION_COUNTS)
 
 
 def _fingerprint() -> int:
@@ -57,17 +54,33 @@ def _make_loop(fingerprint: int) -> Any:
 
     @njit(nogil=True, cache=True)
     def loop(
-        data: Any, offsets: Any, tables: Tables, view: View, grams: Grams, out: Any
+        data: Any, offsets: Any, table: Any, view: View, grams: Grams, out: Any
     ) -> int:  # pragma: no cover - compiled
+        (
+            counts, seen, classes, letters, start, stop, hashes, total,
+            line_stop, line_word, line_chars, line_sentences, line_bits, line_hash, line_template,
+        ) = view  # fmt: skip
+        keys, slots, numbers, first, often, marks, at, gram = grams
         for d in range(len(offsets) - 1):
             text = data[offsets[d] : offsets[d + 1]]
-            scan(text, tables, view)
-            spaced = characters(tables, view, out[d, :_WORDS])
-            distinct = number_words(text, view, grams)
-            words(tables, view, grams, distinct, spaced, out[d, _WORDS:_LINES])
-            lines(text, tables, view, grams, spaced, out[d, _LINES:_PAGE])
-            page(text, view, grams, spaced, out[d, _PAGE:_REPETITION])
-            repetition(view, grams, spaced, out[d, _REPETITION:_BYTES])
+            row = out[d]
+            scan(
+                text, table, counts, seen, classes, letters, start, stop, hashes, total,
+                line_stop, line_word, line_chars, line_sentences, line_bits, line_hash, line_template,
+            )  # fmt: skip
+            for k in range(_CHARACTERS):  # numba compiles an assignment of arrays for seconds
+                row[k] = counts[k]
+            words, rows = counts[KEPT_WORDS], counts[KEPT_LINES]
+            characters(table, seen, classes, letters, row[_CHARACTERS:_WORDS])
+            number_words(
+                text, words, start, stop, hashes, keys, slots, numbers, first, often, marks, row[_WORDS:_PAGE]
+            )
+            page(
+                text, rows, line_stop, line_word, line_chars, line_sentences, numbers, marks, total,
+                seen[60] + seen[91], row[_PAGE:_LINES],
+            )  # fmt: skip
+            lines(rows, line_chars, line_bits, line_hash, line_template, keys, row[_LINES:_REPETITION])
+            repetition(words, numbers, total, keys, slots, at, gram, first, often, row[_REPETITION:_BYTES])
         return fingerprint
 
     return loop
@@ -97,11 +110,10 @@ def measure_texts(texts: pa.LargeStringArray) -> dict[str, npt.NDArray[np.float6
     data.flags.writeable = False
     offsets.flags.writeable = False
     longest = int(np.diff(offsets).max()) if size else 0
-    classes = tables()
-    out = np.empty((size, len(TEXT_SIGNALS)), np.float64)
-    _loop(data, offsets, classes, make_view(longest, len(classes.flags)), make_grams(longest), out)
-    columns = np.ascontiguousarray(out.T)
-    return {signal.name: columns[k] for k, signal in enumerate(TEXT_SIGNALS)}
+    out = np.empty((size, len(_NAMES)), np.float64)
+    _loop(data, offsets, packed_tables(), make_view(longest), make_grams(longest), out)
+    rows = np.ascontiguousarray(out.T)
+    return view_columns(dict(zip(_NAMES, rows, strict=True)))
 
 
 def warm_up(*, tokens: bool = False) -> None:

@@ -7,18 +7,19 @@ over. Characters are those of words, without white space, and each is counted on
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 from numba import njit
 
-from cleanfeed.signals.view import KEPT_WORDS, View
-from cleanfeed.signals.words import MIN_WORDS, Grams
-
+MIN_WORDS = 20
+"""With fewer words the share of repeated ones is a matter of chance."""
 LONGEST_TOP = 4
 """Of n-grams up to this length the most frequent one is measured, of longer ones all that repeat."""
 LONGEST = 10
+
+REPETITION_COUNTS = ("kept_chars", *(f"{'top' if n <= LONGEST_TOP else 'dup'}_{n}gram" for n in range(2, LONGEST + 1)))
+"""What :func:`repetition` writes, in order."""
 
 _ZERO = np.uint64(0)
 _ONE = np.uint64(1)
@@ -27,15 +28,16 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 @njit(nogil=True, cache=True)
-def _number_pairs(grams: Grams, live: int) -> Any:  # pragma: no cover - compiled
+def _number_pairs(
+    live: Any, keys: Any, slots: Any, at: Any, gram: Any, first: Any, counts: Any
+) -> Any:  # pragma: no cover - compiled
     """Join neighbouring runs to runs one word longer, in place; return how many stand and how many are distinct."""
     size, bits = 16, 4
     while 2 * size < 3 * live:
         size *= 2
         bits += 1
     shift = np.uint64(64 - bits)
-    keys, slots, mask = grams.keys, grams.slots, np.uint64(size - 1)
-    at, gram, first, count = grams.at, grams.gram, grams.first, grams.count
+    mask = np.uint64(size - 1)
     keys[:size] = _ZERO
     found = distinct = 0
     for k in range(live - 1):
@@ -49,10 +51,10 @@ def _number_pairs(grams: Grams, live: int) -> Any:  # pragma: no cover - compile
             keys[slot] = key
             slots[slot] = distinct
             first[distinct] = at[k]
-            count[distinct] = 0
+            counts[distinct] = 0
             distinct += 1
         number = slots[slot]
-        count[number] += 1
+        counts[number] += 1
         at[found] = at[k]
         gram[found] = number
         found += 1
@@ -60,63 +62,50 @@ def _number_pairs(grams: Grams, live: int) -> Any:  # pragma: no cover - compile
 
 
 @njit(nogil=True, cache=True)
-def _most_frequent(view: View, grams: Grams, distinct: int, length: int) -> int:  # pragma: no cover - compiled
-    """Return the number of the most frequent run (ties: more characters, then the earlier); -1 if none repeats."""
-    best, most, longest = -1, 1, 0
-    for number in range(distinct):
-        count = grams.count[number]
-        if count < 2 or count < most:
-            continue
-        start = grams.first[number]
-        chars = view.word_total[start + length] - view.word_total[start]
-        if count > most or chars > longest:
-            best, most, longest = number, count, chars
-    return best
-
-
-@njit(nogil=True, cache=True)
-def _covered(
-    view: View, grams: Grams, found: int, length: int, only: int
-) -> int:  # pragma: no cover - compiled
-    """Count characters under the copies of one run, or where ``only`` is -1 under all copies but the first."""
-    covered = done = 0
-    for k in range(found):
-        start, number = grams.at[k], grams.gram[k]
-        if (only >= 0 and number != only) or (only < 0 and grams.first[number] == start):
-            continue
-        covered += view.word_total[start + length] - view.word_total[max(start, done)]
-        done = start + length
-    return covered
-
-
-@njit(nogil=True, cache=True)
-def repetition(view: View, grams: Grams, spaced: bool, out: Any) -> None:  # pragma: no cover - compiled
-    """Write the signals in the order of their declarations; ``grams`` holds the numbered words and is used up."""
-    total = view.counts[KEPT_WORDS]
-    chars = view.word_total[total]
-    if not spaced or total < MIN_WORDS:
-        out[:] = math.nan
-        return
+def repetition(
+    total: Any,
+    numbers: Any,
+    word_total: Any,
+    keys: Any,
+    slots: Any,
+    at: Any,
+    gram: Any,
+    first: Any,
+    counts: Any,
+    out: Any,
+) -> None:  # pragma: no cover - compiled
+    """Write what ``REPETITION_COUNTS`` names; ``counts`` holds how often each number of ``numbers`` occurs."""
     out[:] = 0.0
-    at, gram = grams.at, grams.gram
-    live = 0
+    out[0] = word_total[total]
+    if total < MIN_WORDS:
+        return
+    live = np.int64(0)  # typed: a plain 0 would have _number_pairs compiled twice
     for w in range(total):
-        number = grams.word[w]
         at[live] = w
-        gram[live] = number
-        live += grams.count[number] > 1
+        gram[live] = numbers[w]
+        live += counts[numbers[w]] > 1
     for length in range(2, LONGEST + 1):
-        found, distinct = _number_pairs(grams, live)
+        found, distinct = _number_pairs(live, keys, slots, at, gram, first, counts)
+        # The most frequent run; ties go to the one with more characters, then to the earlier one.
+        best, most, longest = -1, 2, 0
         if length <= LONGEST_TOP:
-            best = _most_frequent(view, grams, distinct, length)
-            if best >= 0:
-                out[length - 2] = _covered(view, grams, found, length, best) / chars
-        else:
-            out[length - 2] = _covered(view, grams, found, length, -1) / chars
-        live = 0
+            for number in range(distinct):
+                if counts[number] >= most:
+                    chars = word_total[first[number] + length] - word_total[first[number]]
+                    if counts[number] > most or chars > longest:
+                        best, most, longest = number, counts[number], chars
+        live = np.int64(0)
+        covered = done = 0
         for k in range(found):
-            at[live] = at[k]
-            gram[live] = gram[k]
-            live += grams.count[gram[k]] > 1
+            start, number = at[k], gram[k]
+            if counts[number] < 2:
+                continue
+            at[live] = start
+            gram[live] = number
+            live += 1
+            if number == best or (length > LONGEST_TOP and first[number] != start):
+                covered += word_total[start + length] - word_total[max(start, done)]
+                done = start + length
+        out[length - 1] = covered
         if live < 2:
             break

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 SPACE = 1 << 0
 """Unicode White_Space."""
@@ -135,11 +136,34 @@ _HIGH = 0xE0000
 class Tables(NamedTuple):
     """Character classes as arrays a kernel can read; ``class_of(cp) = classes[blocks[cp >> 8] * 256 + (cp & 255)]``."""
 
-    ascii_flags: np.ndarray[Any, np.dtype[np.int64]]
-    ascii_classes: np.ndarray[Any, np.dtype[np.uint8]]
-    blocks: np.ndarray[Any, np.dtype[np.int64]]
-    classes: np.ndarray[Any, np.dtype[np.uint8]]
-    flags: np.ndarray[Any, np.dtype[np.int64]]
+    ascii_flags: npt.NDArray[np.int64]
+    ascii_classes: npt.NDArray[np.uint8]
+    blocks: npt.NDArray[np.int64]
+    classes: npt.NDArray[np.uint8]
+    flags: npt.NDArray[np.int64]
+
+
+ASCII_CLASSES_AT = 128
+BLOCKS_AT = 256
+FLAGS_AT = BLOCKS_AT + 0x1100
+CLASSES_AT = FLAGS_AT + 256
+"""Where the parts of :func:`packed_tables` begin; the flags of ASCII come first."""
+
+
+@lru_cache(maxsize=1)
+def packed_tables() -> npt.NDArray[np.int64]:
+    """Return the tables as one array: each array a kernel takes costs compile time in it and in all it calls.
+
+    ``class_of(cp) = packed[packed[BLOCKS_AT + (cp >> 8)] + (cp & 255)]`` and ``flags = packed[FLAGS_AT + class]``.
+    """
+    parts = tables()
+    packed = np.zeros(CLASSES_AT + len(parts.classes), np.int64)
+    packed[:128] = parts.ascii_flags
+    packed[ASCII_CLASSES_AT : ASCII_CLASSES_AT + 128] = parts.ascii_classes
+    packed[BLOCKS_AT:FLAGS_AT] = CLASSES_AT + 256 * parts.blocks
+    packed[FLAGS_AT : FLAGS_AT + len(parts.flags)] = parts.flags
+    packed[CLASSES_AT:] = parts.classes
+    return packed
 
 
 @lru_cache(maxsize=1)
@@ -164,7 +188,7 @@ def tables() -> Tables:
     return Tables(flags[ascii_classes], ascii_classes, blocks, classes, flags)
 
 
-def _flags_between(first: int, stop: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _flags_between(first: int, stop: int) -> npt.NDArray[np.int64]:
     """Return the bits of the code points ``first`` to ``stop - 1``."""
     category = unicodedata.category
     named = map(_CATEGORY.__getitem__, map(category, map(chr, range(first, stop))))
@@ -185,7 +209,7 @@ def _flags_between(first: int, stop: int) -> np.ndarray[Any, np.dtype[np.int64]]
     return flags
 
 
-def _add_scripts(flags: np.ndarray[Any, np.dtype[np.int64]], span: Any) -> None:
+def _add_scripts(flags: npt.NDArray[np.int64], span: Any) -> None:
     """Add script, CJK and spaceless bits to letters and marks, in place."""
     script = np.full(len(flags), len(SCRIPTS), dtype=np.int64)
     for name, ranges in _RANGES.items():

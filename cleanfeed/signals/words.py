@@ -1,31 +1,14 @@
-"""The words of a view go in; signals about words come out, and the number of each distinct word for what follows."""
+"""The words of a view go in; a number for each distinct word comes out, and what it has to do with known phrases."""
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from cleanfeed.signals.tables import ELLIPSIS, Tables
-from cleanfeed.signals.view import (
-    ALPHA_WORDS,
-    DOT_TRIPLES,
-    KEPT_WORDS,
-    LONGEST_RUN,
-    LONGEST_WORD,
-    MAX_WORDS,
-    SENTENCES,
-    SYMBOL_WORDS,
-    WORD_CHARS,
-    WORDS,
-    View,
-)
-
-MIN_WORDS = 20
-"""With fewer words the share of repeated ones is a matter of chance."""
+from cleanfeed.signals.view import MAX_WORDS
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 """Gopher's; bit ``i`` of a word's marks says that it is the ``i``-th."""
@@ -60,6 +43,11 @@ _CASE = np.uint64(0x2020202020202020)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _ZERO = np.uint64(0)
 _ONE = np.uint64(1)
+_20 = np.uint64(20)
+
+
+WORD_COUNTS = ("distinct", "stop_words")
+"""What :func:`number_words` writes, in order."""
 
 
 class Grams(NamedTuple):
@@ -69,11 +57,11 @@ class Grams(NamedTuple):
     """Open addressing: the key in a slot, 0 where it is free."""
     slots: npt.NDArray[np.int32]
     """The number given to the key in a slot."""
-    word: npt.NDArray[np.int32]
+    number: npt.NDArray[np.int32]
     """The number of each word of the text."""
     first: npt.NDArray[np.int32]
     """Where a number occurs first."""
-    count: npt.NDArray[np.int32]
+    counts: npt.NDArray[np.int32]
     """How often a number occurs."""
     marks: npt.NDArray[np.int32]
     """Marks of each distinct word."""
@@ -92,9 +80,9 @@ def make_grams(max_bytes: int) -> Grams:
     return Grams(
         keys=np.empty(size, np.uint64),
         slots=np.empty(size, np.int32),
-        word=np.empty(words, np.int32),
+        number=np.empty(words, np.int32),
         first=np.empty(words, np.int32),
-        count=np.empty(words, np.int32),
+        counts=np.empty(words, np.int32),
         marks=np.empty(words, np.int32),
         at=np.empty(words, np.int32),
         gram=np.empty(words, np.int32),
@@ -165,59 +153,44 @@ def word_marks(data: Any, start: int, stop: int) -> int:  # pragma: no cover - c
 
 
 @njit(nogil=True, cache=True)
-def number_words(data: Any, view: View, grams: Grams) -> int:  # pragma: no cover - compiled
-    """Give equal words equal numbers, in order of first occurrence; return how many there are."""
-    total = view.counts[KEPT_WORDS]
+def number_words(
+    data: Any,
+    total: Any,
+    word_start: Any,
+    word_stop: Any,
+    word_hash: Any,
+    keys: Any,
+    slots: Any,
+    numbers: Any,
+    first: Any,
+    counts: Any,
+    marks: Any,
+    out: Any,
+) -> None:  # pragma: no cover - compiled
+    """Give equal words equal numbers, in order of first occurrence; write what ``WORD_COUNTS`` names."""
     size = 16
     while 2 * size < 3 * total:
         size *= 2
-    keys, slots, mask = grams.keys, grams.slots, np.uint64(size - 1)
+    mask = np.uint64(size - 1)
     keys[:size] = _ZERO
-    distinct = 0
+    distinct = stops = 0
     for w in range(total):
-        key = view.word_hash[w] | _ONE
-        slot = (key >> np.uint64(20)) & mask
+        key = word_hash[w] | _ONE
+        slot = (key >> _20) & mask
         while keys[slot] != key and keys[slot] != _ZERO:
             slot = (slot + _ONE) & mask
         if keys[slot] == _ZERO:
             keys[slot] = key
             slots[slot] = distinct
-            grams.first[distinct] = w
-            grams.count[distinct] = 0
-            grams.marks[distinct] = word_marks(data, view.word_start[w], view.word_stop[w])
+            first[distinct] = w
+            counts[distinct] = 0
+            marks[distinct] = word_marks(data, np.int64(word_start[w]), np.int64(word_stop[w]))
+            stops |= marks[distinct]
             distinct += 1
         number = slots[slot]
-        grams.count[number] += 1
-        grams.word[w] = number
-    return distinct
-
-
-@njit(nogil=True, cache=True)
-def words(
-    tables: Tables, view: View, grams: Grams, distinct: int, spaced: bool, out: Any
-) -> None:  # pragma: no cover - compiled
-    """Write the signals in the order of their declarations."""
-    counts = view.counts
-    total = counts[WORDS]
-    whole = float(total) if total > 0 and spaced else math.nan
-    stops = 0
-    for k in range(distinct):
-        stops |= grams.marks[k]
-    stop_words = 0
-    for k in range(8):
-        stop_words += stops >> k & 1
-    ellipses = counts[DOT_TRIPLES]
-    for k in range(len(tables.flags)):
-        if tables.flags[k] & ELLIPSIS:
-            ellipses += view.classes[k]
-    out[0] = total
-    out[1] = counts[SENTENCES]
-    out[2] = counts[WORD_CHARS] / whole
-    out[3] = counts[LONGEST_WORD] if spaced else math.nan
-    out[4] = counts[LONGEST_RUN]
-    out[5] = counts[ALPHA_WORDS] / whole
-    out[6] = counts[SYMBOL_WORDS] / whole
-    out[7] = distinct / counts[KEPT_WORDS] if spaced and counts[KEPT_WORDS] >= MIN_WORDS else math.nan
-    out[8] = stop_words
-    out[9] = view.bytes[35] / whole
-    out[10] = ellipses / whole
+        counts[number] += 1
+        numbers[w] = number
+    out[0] = distinct
+    out[1] = 0.0
+    for bit in range(len(STOP_WORDS)):
+        out[1] += stops >> bit & 1
