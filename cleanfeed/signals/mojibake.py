@@ -148,7 +148,7 @@ def scan_mojibake(data: Any, n_chars: int, ascii_only: bool, listed: Any, out: A
         data: The bytes.
         n_chars: Code points in them.
         ascii_only: Whether all bytes are below 0x80: then there is nothing to look at.
-        listed: Rows of (start, end) for the stretches found; those beyond its length are measured, not listed.
+        listed: Rows of (1, start, end) for the stretches found; those beyond its length are measured, not listed.
         out: Where the number goes.
 
     Returns:
@@ -173,7 +173,7 @@ def scan_mojibake(data: Any, n_chars: int, ascii_only: bool, listed: Any, out: A
         for i in range(at, stop):
             broken += (data[i] & 0xC0) != 0x80
         if found < len(listed):
-            listed[found, 0], listed[found, 1] = at, stop
+            listed[found, 0], listed[found, 1], listed[found, 2] = 1, at, stop
             found += 1
         at = stop
     out[0] = broken / n_chars if n_chars else np.nan

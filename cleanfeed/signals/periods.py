@@ -7,7 +7,7 @@ period of a run. Nothing is compared twice, so the pass is linear whatever the t
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,28 +41,16 @@ def _unit_classes() -> npt.NDArray[np.uint8]:
 _UNIT = _unit_classes()
 
 
-class PeriodScratch(NamedTuple):
-    """Arrays one thread reuses for all its documents; results never depend on what they held before."""
-
-    table: npt.NDArray[np.int32]
-    """Last position of each hashed word, counted on from document to document so that it is never cleared."""
-    base: npt.NDArray[np.int64]
-    """One number: the position at which the next document starts."""
-    starts: npt.NDArray[np.int64]
-    """Starts of the runs found, ascending and apart."""
-    ends: npt.NDArray[np.int64]
-    """Their ends."""
+_RUNS_AT = (1 << TABLE_BITS) + 1
+"""Scratch is one array, since each costs compile time: the hash table, the position at which the next document
+starts, then start and end of each run found, ascending and apart."""
 
 
-def make_period_scratch(max_bytes: int) -> PeriodScratch:
-    """Return scratch for documents of up to ``max_bytes`` bytes."""
-    runs = max_bytes // MIN_RUN + 2
-    return PeriodScratch(
-        table=np.full(1 << TABLE_BITS, -1, np.int32),
-        base=np.zeros(1, np.int64),
-        starts=np.empty(runs, np.int64),
-        ends=np.empty(runs, np.int64),
-    )
+def make_period_scratch(max_bytes: int) -> npt.NDArray[np.int32]:
+    """Return scratch for documents of up to ``max_bytes`` bytes; results never depend on what it held before."""
+    scratch = np.full(_RUNS_AT + 2 * (max_bytes // MIN_RUN + 2), -1, np.int32)
+    scratch[_RUNS_AT - 1] = 0
+    return scratch
 
 
 # functions called by compiled code alone need no way in from Python, which shortens their compilation
@@ -127,17 +115,17 @@ def _chars(data: Any, start: int, stop: int) -> int:
 
 
 @_inner
-def _add_run(starts: Any, ends: Any, runs: int, start: int, stop: int) -> int:
-    """Add a stretch to a list of separate ones, joining those it touches; return the new length of the list."""
-    while runs > 0 and starts[runs - 1] >= start:
-        runs -= 1
-        stop = max(stop, ends[runs])
-    if runs > 0 and ends[runs - 1] >= start:
-        ends[runs - 1] = max(stop, ends[runs - 1])
-        return runs
-    starts[runs] = start
-    ends[runs] = stop
-    return runs + 1
+def _add_run(scratch: Any, end: int, start: int, stop: int) -> int:
+    """Add a stretch to the list of separate ones, joining those it touches; return the new end of the list."""
+    while end > _RUNS_AT and scratch[end - 2] >= start:
+        end -= 2
+        stop = max(stop, scratch[end + 1])
+    if end > _RUNS_AT and scratch[end - 1] >= start:
+        scratch[end - 1] = max(stop, scratch[end - 1])
+        return end
+    scratch[end] = start
+    scratch[end + 1] = stop
+    return end + 2
 
 
 @_inner
@@ -151,32 +139,33 @@ def _run_around(data: Any, at: int, period: int) -> tuple[int, int]:
 
 
 @njit(nogil=True, cache=True)
-def scan_periods(data: Any, n_chars: int, scratch: PeriodScratch, out: Any) -> int:
+def scan_periods(data: Any, n_chars: int, scratch: Any, out: Any) -> int:
     """Measure one document, given as UTF-8, into ``out`` in the order of ``PERIOD_SIGNALS``.
 
     Returns:
-        How many separate stretches of periodic text there are; they are left in ``scratch``.
+        How many separate stretches of periodic text there are; :func:`period_runs` reads them from ``scratch``.
     """
     n = len(data)
-    table, base_cell, starts, ends = scratch.table, scratch.base, scratch.starts, scratch.ends
-    base = base_cell[0]
+    # positions count on from document to document, so that the table need not be cleared for each
+    base = np.int64(scratch[_RUNS_AT - 1])
     if base + n >= _POSITIONS_END:
-        table[:] = -1
-        base = 0
-    base_cell[0] = base + n
+        scratch[:_RUNS_AT] = -1
+        base = np.int64(0)
+    scratch[_RUNS_AT - 1] = base + n
     shift = np.uint64(64 - TABLE_BITS)
     wide = n / max(n_chars, 1)
     # a copy of eight characters is worth naming, whatever the bytes a character takes
     least = int(8.0 * wide)
     # typed: a literal 0 would have the functions below compiled once more for it
     zero = np.int64(0)
-    parsed = copied = copies = runs = run_end = best_start = best_end = best_period = repeats = zero
+    list_end = np.int64(_RUNS_AT)
+    parsed = copied = copies = run_end = best_start = best_end = best_period = repeats = zero
     failed_period, failed_end, work = 0, 0, 8 * n + 4096
     for i in range(n - 7):
         word = _load(data, i)
         slot = (word * _MULTIPLIER) >> shift
-        seen = np.int64(table[slot]) - base
-        table[slot] = np.int32(base + i)
+        seen = np.int64(scratch[slot]) - base
+        scratch[slot] = base + i
         # inside a copy every 16th position is enough to notice that the copied text is itself periodic
         if i < parsed and i & 15:
             continue
@@ -208,16 +197,22 @@ def scan_periods(data: Any, n_chars: int, scratch: PeriodScratch, out: Any) -> i
         run_end = stop - 7
         if _is_layout(data, start, stop, period):
             continue
-        runs = _add_run(starts, ends, runs, start, stop)
+        list_end = _add_run(scratch, list_end, start, stop)
         repeats = max(repeats, (stop - start) // period)
         if stop - start > best_end - best_start:
             best_start, best_end, best_period = start, stop, period
     covered = 0
-    for k in range(runs):
-        covered += _chars(data, starts[k], ends[k])
+    for k in range(_RUNS_AT, list_end, 2):
+        covered += _chars(data, np.int64(scratch[k]), np.int64(scratch[k + 1]))
     out[0] = (n - copied + _MATCH_COST * wide * copies) / n if n_chars >= MIN_LZ_CHARS else np.nan
     out[1] = covered / n_chars if n_chars else np.nan
     out[2] = _chars(data, best_start, best_end)
     out[3] = repeats
     out[4] = _chars(data, best_start, best_start + best_period)
-    return int(runs)
+    return int((list_end - _RUNS_AT) // 2)
+
+
+def period_runs(scratch: npt.NDArray[np.int32], found: int) -> list[tuple[int, int]]:
+    """Return start and end in bytes of the ``found`` stretches that :func:`scan_periods` left in ``scratch``."""
+    pairs = scratch[_RUNS_AT : _RUNS_AT + 2 * found].reshape(-1, 2)
+    return [(int(start), int(stop)) for start, stop in pairs]
