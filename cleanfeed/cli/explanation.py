@@ -51,6 +51,8 @@ def _show_head(explanation: Explanation, console: Console) -> None:
     console.print(
         f"{visible(explanation.doc_id)}{place}: {explanation.verdict}\n", style="bold", soft_wrap=True
     )
+    if explanation.others:
+        console.print(f"{count(explanation.others)} more with this id; name one as SOURCE:ROW.\n")
 
 
 def _show_rules(rules: Sequence[RuleReading], console: Console) -> None:
