@@ -78,6 +78,8 @@ class LiveProgress:
         """Draw the last state and give the terminal back."""
         self._bars.stop()
 
+    abandon = stop
+
     def compiling(self) -> None:
         """Say why nothing moves yet."""
         self.note(COMPILING)
@@ -115,6 +117,9 @@ class PlainProgress:
             speed = rate(self._done / max(seconds, 1e-9), self._unit)
             self._say(f"{self._name}: {quantity(self._done, self._unit)} in {duration(seconds)}, {speed}")
         self._name = ""
+
+    def abandon(self) -> None:
+        """Say nothing of a phase that did not end."""
 
     def compiling(self) -> None:
         """Say why nothing moves yet."""
@@ -156,5 +161,7 @@ def progress(console: Console | None = None) -> Iterator[Progress]:
     shown.start()
     try:
         yield shown
-    finally:
-        shown.stop()
+    except BaseException:
+        shown.abandon()
+        raise
+    shown.stop()

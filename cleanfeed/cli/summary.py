@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -165,7 +166,7 @@ def _print(grid: Any, console: Console) -> None:
 
 def verify_result(report: VerifyReport, out: str) -> dict[str, Any]:
     """Return what was proved, for ``--json`` and the line on stdout."""
-    return {"out": out, "ok": True, "files": report.files, "rows": report.rows, "digest": report.digest}
+    return {"out": out, "ok": True, **asdict(report)}
 
 
 def show_verify(result: Mapping[str, Any], console: Console | None = None) -> None:

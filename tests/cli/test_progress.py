@@ -58,3 +58,12 @@ def test_an_unknown_total_shows_what_is_done() -> None:
         watcher.advance(5_000_000)
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue().startswith("measure: 5.0 MB in ")
+
+
+def test_a_phase_that_fails_is_not_said_to_be_done() -> None:
+    console = Console(file=io.StringIO(), width=120)
+    with pytest.raises(ValueError, match="broken"), progress(console) as watcher:
+        watcher.phase("measure", 10, "bytes")
+        raise ValueError("broken")
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue() == ""
