@@ -17,7 +17,7 @@ import pyarrow as pa
 from cleanfeed.documents.codecs import BrokenStream, ByteStream
 from cleanfeed.documents.fields import ID, TEXT, Columns, Fields, excerpt, number_of, string_of, strings_of
 from cleanfeed.documents.json_record import MAX_DIGITS, NULL, Failure, LineReader, Values, keys_of
-from cleanfeed.documents.lines import Block, LongLine, read_blocks, skip_line
+from cleanfeed.documents.lines import HEAD_BYTES, Block, LongLine, read_blocks, skip_line
 from cleanfeed.documents.record import Damage, PieceResult, Unreadable
 from cleanfeed.documents.shape import BOM, shape_damage
 from cleanfeed.documents.work import Piece
@@ -107,9 +107,8 @@ class BlockReader:
         return self._gathered(found, failed), number - row
 
     def _line(self, line: bytes) -> Values | Failure:
-        size = len(line) - line.endswith(b"\r")
-        if size > self.fields.settings.max_record_bytes:
-            return _too_large(line[:1024], size)
+        if len(line) > self.fields.settings.max_record_bytes:
+            return _too_large(line[:HEAD_BYTES], len(line))
         values = self._fast.line(line) or self.lines.read(line)
         if isinstance(values, Failure) and values.reason == "no_text_field":
             self.keys_seen = keys_of(line) if self.keys_seen is None else self.keys_seen
