@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
@@ -81,7 +81,7 @@ def read_arrow(piece: Piece, fields: Fields, result: PieceResult, batch_bytes: i
                 source.seek(BODY_START if is_file else 0)
                 found = _streamed(source, piece, result)
             else:
-                found = _indexed(footer, piece, result)
+                found = _indexed(source, footer, piece, result)
             reader: TableReader | None = None
             for batch in found:
                 reader = reader or TableReader(fields, batch.schema)
@@ -99,7 +99,7 @@ def _footer(source: Any, result: PieceResult) -> Any:
         return None
 
 
-def _indexed(file: Any, piece: Piece, result: PieceResult) -> Iterator[pa.RecordBatch]:
+def _indexed(source: Any, file: Any, piece: Piece, result: PieceResult) -> Iterator[pa.RecordBatch]:
     """Yield the record batches of a file that has a footer; a damaged one is passed over."""
     stop = file.num_record_batches if piece.stop < 0 else piece.stop
     for number in range(piece.start, stop):
@@ -107,9 +107,23 @@ def _indexed(file: Any, piece: Piece, result: PieceResult) -> Iterator[pa.Record
             batch = file.get_batch(number)
             _check(batch)
         except DAMAGE as error:
-            result.damage = result.damage or Damage("corrupt", None, f"record batch {number}: {_said(error)}")
+            result.damage = result.damage or Damage(
+                "corrupt", _place(source, number), f"record batch {number}: {_said(error)}"
+            )
             continue
         yield batch
+
+
+def _place(source: Any, number: int) -> int:
+    """Return where a record batch begins in an Arrow file, or the nearest place before it that can be found."""
+    source.seek(BODY_START)
+    place: int = source.tell()
+    with suppress(*DAMAGE, StopIteration):
+        messages = pa.ipc.MessageReader.open_stream(source)
+        while number >= 0:
+            place = source.tell()
+            number -= messages.read_next_message().type == "record batch"
+    return place
 
 
 def _streamed(source: Any, piece: Piece, result: PieceResult) -> Iterator[pa.RecordBatch]:

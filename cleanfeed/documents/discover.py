@@ -125,14 +125,16 @@ def _expand_local(given: str, path: Path, passed: list[str]) -> Iterator[Found]:
 
 def _matched(given: str, path: Path, base: str, passed: list[str]) -> Iterator[Found]:
     """Yield what one match of a glob stands for."""
-    if path.is_dir():
+    if _left_out(path.name) or not path.exists():
+        passed.append(str(path))
+    elif path.is_dir():
         # A recursive glob matches folders and, by themselves, the files in them.
         if "**" not in given:
             yield from _folder(given, path, Path(base), passed)
-    elif _left_out(path.name) or not path.exists():
-        passed.append(str(path))
     elif path.is_file():
         yield Found(given, str(path), _relative(path, base), named=False)
+    else:
+        passed.append(str(path))
 
 
 def _folder(given: str, folder: Path, base: Path, passed: list[str]) -> Iterator[Found]:

@@ -95,8 +95,14 @@ def _group(
             yield records
     except DAMAGE as error:
         detail = f"row group {group}: {' '.join(str(error).split())}"
-        result.damage = result.damage or Damage("corrupt", about.column(0).file_offset or None, detail)
+        result.damage = result.damage or Damage("corrupt", _place(about), detail)
     result.rows = first + about.num_rows
+
+
+def _place(group: pq.RowGroupMetaData) -> int:
+    """Return where a row group begins in the file."""
+    columns = [group.column(i) for i in range(group.num_columns)]
+    return int(min(column.dictionary_page_offset or column.data_page_offset for column in columns))
 
 
 def _batch_rows(file: pq.ParquetFile, group: int, reader: TableReader, batch_bytes: int) -> int:

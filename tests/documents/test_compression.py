@@ -81,7 +81,9 @@ def test_frames_of_every_form_are_read(read: Read, options: dict[str, Any]) -> N
     assert read(compressor.compress(RAW) + compressor.flush()).records == 2000
 
 
-@pytest.mark.parametrize("data", [gzip.compress(b""), zstd(b""), bz2.compress(b""), lzma.compress(b""), SKIPPABLE])
+@pytest.mark.parametrize(
+    "data", [gzip.compress(b""), zstd(b""), bz2.compress(b""), lzma.compress(b""), SKIPPABLE]
+)
 def test_a_compressed_file_with_nothing_in_it_is_empty(read: Read, data: bytes) -> None:
     outcome = read(data)
     assert (outcome.records, outcome.damage) == (0, [])

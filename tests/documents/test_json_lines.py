@@ -231,7 +231,8 @@ def test_ids_keep_their_digits(read: Read) -> None:
 @pytest.mark.parametrize("ids", [[1, 2, None], ["a", None], [None], [True, {"b": ","}, [1, '"']]])
 def test_ids_of_any_type_are_text(read: Read, ids: list[Any]) -> None:
     expected = [
-        item if item is None or isinstance(item, str) else json.dumps(item, separators=(",", ":")) for item in ids
+        item if item is None or isinstance(item, str) else json.dumps(item, separators=(",", ":"))
+        for item in ids
     ]
     data = b"".join(b'{"id":%s,"text":"x"}\n' % json.dumps(i, separators=(",", ":")).encode() for i in ids)
     assert read(data).ids == expected
@@ -266,7 +267,9 @@ def test_how_deep_a_record_may_be_does_not_depend_on_the_caller(read: Read) -> N
 
 
 def test_of_a_key_written_twice_the_last_counts(read: Read) -> None:
-    outcome = read(b'{"text":"a","id":1,"text":"b","id":2}\n{"text":null,"text":"c"}\n{"text":"d","text":null}\n')
+    outcome = read(
+        b'{"text":"a","id":1,"text":"b","id":2}\n{"text":null,"text":"c"}\n{"text":"d","text":null}\n'
+    )
     assert (outcome.texts, outcome.ids) == (["b", "c"], ["2", None])
     assert outcome.reasons == [(2, "text_null")]
 
@@ -289,7 +292,8 @@ def test_nested_text_is_found(read: Read) -> None:
 
 
 def test_a_nested_id_may_be_missing_at_any_level(read: Read) -> None:
-    data = b'{"m":{"id":"a"},"text":"1"}\n{"m":{},"text":"2"}\n{"m":null,"text":"3"}\n{"m":7,"text":"4"}\n{"text":"5"}\n'
+    data = b'{"m":{"id":"a"},"text":"1"}\n{"m":{},"text":"2"}\n{"m":null,"text":"3"}\n'
+    data += b'{"m":7,"text":"4"}\n{"text":"5"}\n'
     outcome = read(data, id_field="m.id")
     assert outcome.ids == ["a", None, None, None, None]
     assert outcome.texts == list("12345")
@@ -321,7 +325,9 @@ def test_kept_fields_are_text_as_written(read: Read) -> None:
 
 
 def test_an_object_and_a_field_inside_it_can_both_be_asked_for(read: Read) -> None:
-    outcome = read(b'{"m":{"text":"x","s":0.5}}\n', text_field="m.text", keep_fields=("m", "m.s"), quality="m.s")
+    outcome = read(
+        b'{"m":{"text":"x","s":0.5}}\n', text_field="m.text", keep_fields=("m", "m.s"), quality="m.s"
+    )
     assert outcome.texts == ["x"]
     assert outcome.columns["m"] == ['{"text":"x","s":0.5}']
     assert outcome.columns["m.s"] == ["0.5"]
