@@ -7,6 +7,7 @@ reads, repeats and compresses like itself.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from dataclasses import dataclass
@@ -33,6 +34,12 @@ class Prepared:
     tokenized: Path
     sample: Path
     tokenizer: Path
+
+
+def _fingerprint(source: Path) -> str:
+    """Return a short name for what lies at the source, so that other text is never taken for it."""
+    files = [(file.source, file.size) for file in plan_inputs([str(source)]).files]
+    return hashlib.blake2b(json.dumps([str(source.resolve()), files]).encode(), digest_size=4).hexdigest()
 
 
 def read_texts(source: Path, limit: int) -> list[str]:
@@ -102,8 +109,9 @@ def train_tokenizer(path: Path, texts: list[str]) -> None:
 
 def prepare(source: Path, megabytes: int) -> Prepared:
     """Make what is not there yet, and say where everything lies."""
-    stem = re.sub(r"\W+", "_", source.resolve().name) + f"_{megabytes}"
-    folder = DATA / stem
+    folder = (
+        DATA / f"{re.sub(r'[^A-Za-z0-9]+', '_', source.resolve().name)}_{megabytes}_{_fingerprint(source)}"
+    )
     folder.mkdir(parents=True, exist_ok=True)
     made = Prepared(
         large=folder / "large.jsonl",
