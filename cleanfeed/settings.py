@@ -47,8 +47,8 @@ class Bound(Frozen):
 class RuleSettings(Frozen):
     """One rule: a bound on a signal and what follows when a document lies beyond it.
 
-    A rejecting rule that names ``evidence`` rejects only if one of these bounds is crossed as well or the value is
-    beyond ``extreme``; otherwise the document is flagged.
+    A rejecting rule that names ``evidence`` or ``extreme`` rejects only if one of these bounds is crossed as well or
+    the value is beyond the extreme; otherwise the document is flagged.
     """
 
     name: str

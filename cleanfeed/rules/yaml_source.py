@@ -77,8 +77,10 @@ def parse_file(text: str, name: str) -> Source:
         MisuseError: It is no YAML, has a key twice, or is not a block of keys with plain values.
     """
     try:
-        node = yaml.compose(text, Loader=_Loader)
-        data = yaml.load(text, Loader=_Loader)
+        # One parse serves both: the nodes know their lines, the data is made of them.
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        data = None if node is None else loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         line = f"{name}:{error.problem_mark.line + 1}" if error.problem_mark else name
         problem = error.problem or error.context or "it cannot be parsed"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cleanfeed.curriculum.reference import LogRatio, count_features
+from cleanfeed.curriculum.reference import LogRatio, count_features, reference_counts
+from cleanfeed.errors import MisuseError
+from cleanfeed.settings import DocumentSettings
 
 BUCKETS = 1 << 14
 PROSE = ["The lamp had been lit before anyone came down.", "The cat had taken the warm chair by the lamp."]
@@ -98,3 +103,37 @@ def test_the_same_counts_on_both_sides_leave_every_text_in_the_middle():
 def test_counts_over_different_buckets_are_refused():
     with pytest.raises(ValueError, match="16 and 32 buckets"):
         LogRatio(np.zeros(16, np.int64), np.zeros(32, np.int64))
+
+
+def test_a_reference_is_read_from_any_kind_of_input_and_field(tmp_path: Path):
+    (tmp_path / "good.txt").write_text(PROSE[0])
+    with gzip.open(tmp_path / "more.jsonl.gz", "wt") as file:
+        file.write(json.dumps({"text": PROSE[1], "body": LOGS[0]}) + "\n")
+    found = reference_counts(str(tmp_path), BUCKETS, DocumentSettings())
+    assert found.tolist() == count_features(texts(*PROSE), BUCKETS).tolist()
+    body = reference_counts(str(tmp_path / "more.jsonl.gz"), BUCKETS, DocumentSettings(text_field="body"))
+    assert body.tolist() == count_features(texts(LOGS[0]), BUCKETS).tolist()
+
+
+def test_the_ratio_to_a_file_is_the_ratio_to_its_counts(tmp_path: Path):
+    file = tmp_path / "good.txt"
+    file.write_text("\n".join(PROSE))
+    corpus = count_features(texts(*PROSE, *LOGS), BUCKETS)
+    expected = LogRatio(count_features(texts("\n".join(PROSE)), BUCKETS), corpus)
+    assert LogRatio.from_file(str(file), corpus).weights.tolist() == expected.weights.tolist()
+
+
+def test_a_reference_that_is_damaged_or_has_no_words_is_refused(tmp_path: Path):
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text('{"text": " "}\n')
+    with pytest.raises(MisuseError) as error:
+        reference_counts(str(empty), 16, DocumentSettings())
+    assert str(error.value) == (
+        f"cannot use the reference: {empty}: got no words, expected sample text. Its documents are taken from the "
+        "field 'text'."
+    )
+    cut = tmp_path / "cut.jsonl.gz"
+    cut.write_bytes(gzip.compress(b'{"text": "whole"}\n' * 99)[:-4])
+    with pytest.raises(MisuseError) as error:
+        reference_counts(str(cut), 16, DocumentSettings())
+    assert str(error.value) == f"cannot use the reference: {cut}: got truncated, expected a whole file."
