@@ -31,6 +31,16 @@ _ALNUM = _UPPER | _LOWER | _DIGIT
 _RUN = _ALNUM | _PLUS | _DASH
 NOTHING, BASE64, HEX, DUMP, DATA_URI, IDENTITY, OTHER = 0, 1, 2, 3, 4, 5, 6
 """Kinds of blob."""
+BLOB_COUNTS = (
+    "longest_blob",
+    "base64_chars",
+    "hex_chars",
+    "hex_dump_chars",
+    "data_uri_chars",
+    "id_chars",
+    "other_blob_chars",
+)
+"""What the kernel writes; the characters of each kind stand at its number. Blobs are ASCII: bytes are characters."""
 
 
 def _byte_classes() -> npt.NDArray[np.uint8]:
@@ -267,12 +277,11 @@ def _in_row(data: Any, at: int) -> bool:
 
 
 @njit(nogil=True, cache=True)
-def scan_blobs(data: Any, n_chars: int, listed: Any, out: Any) -> int:
-    """Measure one document, given as UTF-8, into ``out`` in the order of ``BLOB_SIGNALS``.
+def scan_blobs(data: Any, listed: Any, out: Any) -> int:
+    """Measure one document, given as UTF-8, into ``out`` in the order of ``BLOB_COUNTS``.
 
     Args:
         data: The bytes.
-        n_chars: Code points in them.
         listed: Rows of (kind, start, end) for the blobs found; those beyond its length are measured, not listed.
         out: Where the numbers go.
 
@@ -280,7 +289,8 @@ def scan_blobs(data: Any, n_chars: int, listed: Any, out: Any) -> int:
         Rows written to ``listed``.
     """
     n = len(data)
-    out[:] = 0.0
+    for k in range(7):
+        out[k] = 0
     # typed: a literal 0 would have the functions below compiled once more for it
     floor = blob_end = at = found = longest = unsure = no_dump = np.int64(0)
     at += PROBE - 1
@@ -318,10 +328,5 @@ def scan_blobs(data: Any, n_chars: int, listed: Any, out: Any) -> int:
         at = max(stop, at) + PROBE
     if unsure <= 4 * out[DUMP]:
         out[DUMP] += unsure
-    for kind in range(1, 7):
-        out[0] += out[kind]
-    # blobs are ASCII, so their bytes are characters
-    for k in range(6):
-        out[k] = out[k] / n_chars if n_chars else np.nan
-    out[6] = longest
+    out[0] = longest
     return int(found)

@@ -15,6 +15,8 @@ from numba import njit
 
 MIN_CYRILLIC_CHAIN = 3
 """Pairs that must follow each other: two of them occur in healthy Ukrainian and Russian."""
+MOJIBAKE_COUNTS = ("mojibake_chars",)
+"""What the kernel writes."""
 _SLOTS = 364
 """Size of the tables below, chosen so that no two characters of an encoding share a slot."""
 _ODD = 0x100
@@ -141,12 +143,11 @@ def _quote_end(data: Any, at: int) -> int:
 
 
 @njit(nogil=True, cache=True)
-def scan_mojibake(data: Any, n_chars: int, ascii_only: bool, listed: Any, out: Any) -> int:
-    """Measure one document, given as UTF-8, into ``out`` in the order of ``MOJIBAKE_SIGNALS``.
+def scan_mojibake(data: Any, ascii_only: bool, listed: Any, out: Any) -> int:
+    """Measure one document, given as UTF-8, into ``out`` in the order of ``MOJIBAKE_COUNTS``.
 
     Args:
         data: The bytes.
-        n_chars: Code points in them.
         ascii_only: Whether all bytes are below 0x80: then there is nothing to look at.
         listed: Rows of (1, start, end) for the stretches found; those beyond its length are measured, not listed.
         out: Where the number goes.
@@ -176,5 +177,5 @@ def scan_mojibake(data: Any, n_chars: int, ascii_only: bool, listed: Any, out: A
             listed[found, 0], listed[found, 1], listed[found, 2] = 1, at, stop
             found += 1
         at = stop
-    out[0] = broken / n_chars if n_chars else np.nan
+    out[0] = broken
     return int(found)

@@ -1,4 +1,4 @@
-"""Bytes of a text go in; how far they repeat themselves comes out: size of a greedy parse and periodic runs.
+"""Bytes of a text go in; how far they repeat themselves comes out: counts of a greedy parse and of periodic runs.
 
 One pass keeps the last position of every 8-byte word in a small hash table. The nearest earlier copy of the word at a
 position gives both the next step of a Lempel-Ziv parse and, where copies follow each other without a gap, the
@@ -18,11 +18,11 @@ MAX_PERIOD = 8192
 MIN_REPEATS = 3
 MIN_RUN = 32
 """Shortest run in bytes: ordinary prose has none of this length."""
+MIN_COPY = 8.0
+"""Shortest copy the parse names, in characters."""
 MAX_RULER = 128
 """A run of punctuation and spaces up to this many characters is layout (a ruler, dot leaders) and is not counted."""
-MIN_LZ_CHARS = 200
 WORD = 8
-_MATCH_COST = 4.0
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _POSITIONS_END = 2**31 - 2**20
 
@@ -41,6 +41,15 @@ def _unit_classes() -> npt.NDArray[np.uint8]:
 _UNIT = _unit_classes()
 
 
+PERIOD_COUNTS = (
+    "copied_bytes",
+    "copies",
+    "periodic_chars",
+    "periodic_longest",
+    "periodic_repeats",
+    "periodic_period",
+)
+"""What the kernel writes."""
 _RUNS_AT = (1 << TABLE_BITS) + 1
 """Scratch is one array, since each costs compile time: the hash table, the position at which the next document
 starts, then start and end of each run found, ascending and apart."""
@@ -77,7 +86,14 @@ def _load(data: Any, at: Any) -> Any:  # pragma: no cover - compiled
 def _extend(data: Any, at: int, distance: int) -> int:
     """Return the first position from ``at`` on where the text differs from ``distance`` bytes earlier."""
     n = len(data)
-    while at + 8 <= n and _load(data, at) == _load(data, at - distance):
+    while at + 8 <= n:
+        differ = _load(data, at) ^ _load(data, at - distance)
+        if differ:
+            # how many bytes are equal, told from the lowest bit that differs: a loop over them would be a guess
+            lowest = differ & (~differ + np.uint64(1))
+            for k in range(1, 8):
+                at += lowest >= np.uint64(1) << np.uint64(8 * k)
+            return at
         at += 8
     while at < n and data[at] == data[at - distance]:
         at += 1
@@ -140,7 +156,7 @@ def _run_around(data: Any, at: int, period: int) -> tuple[int, int]:
 
 @njit(nogil=True, cache=True)
 def scan_periods(data: Any, n_chars: int, scratch: Any, out: Any) -> int:
-    """Measure one document, given as UTF-8, into ``out`` in the order of ``PERIOD_SIGNALS``.
+    """Measure one document, given as UTF-8, into ``out`` in the order of ``PERIOD_COUNTS``.
 
     Returns:
         How many separate stretches of periodic text there are; :func:`period_runs` reads them from ``scratch``.
@@ -149,13 +165,14 @@ def scan_periods(data: Any, n_chars: int, scratch: Any, out: Any) -> int:
     # positions count on from document to document, so that the table need not be cleared for each
     base = np.int64(scratch[_RUNS_AT - 1])
     if base + n >= _POSITIONS_END:
-        scratch[:_RUNS_AT] = -1
+        for slot_at in range(_RUNS_AT):
+            scratch[slot_at] = -1
         base = np.int64(0)
     scratch[_RUNS_AT - 1] = base + n
     shift = np.uint64(64 - TABLE_BITS)
     wide = n / max(n_chars, 1)
-    # a copy of eight characters is worth naming, whatever the bytes a character takes
-    least = int(8.0 * wide)
+    # in characters, so that scripts of two and three bytes a character read like others
+    least = int(MIN_COPY * wide)
     # typed: a literal 0 would have the functions below compiled once more for it
     zero = np.int64(0)
     list_end = np.int64(_RUNS_AT)
@@ -204,11 +221,12 @@ def scan_periods(data: Any, n_chars: int, scratch: Any, out: Any) -> int:
     covered = 0
     for k in range(_RUNS_AT, list_end, 2):
         covered += _chars(data, np.int64(scratch[k]), np.int64(scratch[k + 1]))
-    out[0] = (n - copied + _MATCH_COST * wide * copies) / n if n_chars >= MIN_LZ_CHARS else np.nan
-    out[1] = covered / n_chars if n_chars else np.nan
-    out[2] = _chars(data, best_start, best_end)
-    out[3] = repeats
-    out[4] = _chars(data, best_start, best_start + best_period)
+    out[0] = copied
+    out[1] = copies
+    out[2] = covered
+    out[3] = _chars(data, best_start, best_end)
+    out[4] = repeats
+    out[5] = _chars(data, best_start, best_start + best_period)
     return int((list_end - _RUNS_AT) // 2)
 
 
