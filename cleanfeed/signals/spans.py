@@ -208,7 +208,7 @@ def _tags(document: _Document) -> Spans:
     """Tag characters that do not continue a flag."""
     return [
         (start, end)
-        for start, end in _runs(document.has(tables.TAG))
+        for start, end in _pairs(_edges(document.has(tables.TAG)))
         if document.text[start - 1 : start] != "🏴"
     ]
 
