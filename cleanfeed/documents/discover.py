@@ -74,15 +74,15 @@ def discover(inputs: Sequence[str]) -> Discovery:
     seen: set[str] = set()
     for given in inputs:
         passed: list[str] = []
-        found = list(_expand(given, passed))
+        found = [replace(item, source=_printable(item.source)) for item in _expand(given, passed)]
         for item in sorted(found, key=lambda item: item.source):
             place = item.path if "://" in item.path else os.path.realpath(item.path)
             if place in seen:
-                ignored.append(f"{item.path} (given twice)")
+                ignored.append(f"{_printable(item.path)} (given twice)")
             else:
                 seen.add(place)
                 files.append(item)
-        ignored += sorted(passed)
+        ignored += sorted(map(_printable, passed))
         if not found and not passed:
             raise MisuseError(one_line("no input file found", given, todo="Check the path or the pattern."))
     return Discovery(tuple(_distinct(files)), tuple(ignored))
@@ -203,6 +203,11 @@ def _expand_address(given: str, passed: list[str]) -> Iterator[Found]:
 
 def _left_out(name: str) -> bool:
     return name.startswith((".", "_")) or name.endswith(LEFTOVERS)
+
+
+def _printable(name: str) -> str:
+    """Return a file name with the bytes that are no UTF-8 spelled out, so that it can be stored and shown."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _base(pattern: str) -> str:

@@ -20,8 +20,11 @@ from cleanfeed.documents.json_record import MAX_DIGITS, NULL, Failure, LineReade
 from cleanfeed.documents.lines import HEAD_BYTES, Block, LongLine, read_blocks, skip_line
 from cleanfeed.documents.record import Damage, PieceResult, Unreadable
 from cleanfeed.documents.shape import BOM, shape_damage
-from cleanfeed.documents.work import Piece
+from cleanfeed.documents.work import InputFile, Piece
 from cleanfeed.errors import MisuseError, one_line
+
+CHECK_BYTES = 2**16
+"""Size of a block where only the first record with a text is looked for."""
 
 _BLANK = b" \t\r\n"
 
@@ -243,6 +246,18 @@ def _columns(
     )
 
 
+def check_text_field(file: InputFile, fields: Fields) -> None:
+    """Read a file up to its first record with the text field.
+
+    Raises:
+        MisuseError: There are records and none has it.
+    """
+    reader = JsonlReader(Piece(file, 0, -1, first=True), fields, PieceResult(), CHECK_BYTES)
+    for _ in reader.columns():
+        if reader.found_text:
+            return
+
+
 class JsonlReader:
     """Reads one piece of a JSON Lines file."""
 
@@ -253,6 +268,11 @@ class JsonlReader:
         self._block_bytes = block_bytes
         self._reader = BlockReader(fields)
 
+    @property
+    def found_text(self) -> bool:
+        """A record with the text field was read."""
+        return bool(self._reader.with_text)
+
     def columns(self) -> Iterator[Columns]:
         """Yield the records of the piece block by block, and note damage.
 
@@ -261,7 +281,7 @@ class JsonlReader:
         """
         yield from self._blocks()
         reader = self._reader
-        if reader.keys_seen is None or reader.with_text or self._elsewhere():
+        if reader.keys_seen is None or self.found_text or self._elsewhere():
             return
         keys = ", ".join(reader.keys_seen[:20])
         raise MisuseError(
@@ -323,4 +343,4 @@ class JsonlReader:
             return False
         whole = Piece(self._piece.file, 0, -1, first=True)
         other = JsonlReader(whole, self._fields, PieceResult(), self._block_bytes)
-        return any(other._reader.with_text for _ in other._blocks())
+        return any(other.found_text for _ in other._blocks())

@@ -13,6 +13,7 @@ from cleanfeed.documents.arrow import arrow_schema, cut_arrow
 from cleanfeed.documents.codecs import BrokenStream, ByteStream, compression_of
 from cleanfeed.documents.discover import Found, discover
 from cleanfeed.documents.fields import Fields
+from cleanfeed.documents.jsonl import check_text_field
 from cleanfeed.documents.parquet import cut_parquet, parquet_schema
 from cleanfeed.documents.shape import SUFFIXES, is_spread_object, kind_of, shape_damage, suffix_of
 from cleanfeed.documents.tables import check_schema
@@ -27,6 +28,9 @@ PIECE_BYTES = 32 * 2**20
 
 HEAD_BYTES = 2**16
 """Bytes of a file that are looked at to tell what it is."""
+
+CHECKED_FILES = 16
+"""Files of JSON Lines that are looked into beforehand: they declare no columns. The others tell while they are read."""
 
 
 def plan_inputs(inputs: Sequence[str], *, piece_bytes: int = PIECE_BYTES) -> Plan:
@@ -80,10 +84,13 @@ def check_columns(plan: Plan, settings: DocumentSettings, quality_column: str | 
         quality_column: The field quality is taken from.
 
     Raises:
-        MisuseError: A field name is malformed, or a column of a Parquet or Arrow file is missing or of a wrong type.
+        MisuseError: A field name is malformed, a column of a Parquet or Arrow file is missing or of a wrong type, or
+            one of the first :data:`CHECKED_FILES` files of JSON Lines has no record with the text field.
     """
     fields = Fields(settings, quality_column)
     fields.check()
+    for file in [file for file in plan.files if file.kind == "jsonl"][:CHECKED_FILES]:
+        check_text_field(file, fields)
     for file in plan.files:
         if file.kind == "parquet" and file.size:
             about = parquet_schema(file.path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cleanfeed.documents.allocator import keep_freed_memory
 from cleanfeed.documents.arrow import read_arrow
 from cleanfeed.documents.fields import BATCH_BYTES, Columns, Fields, batches
 from cleanfeed.documents.jsonl import JsonlReader
@@ -47,6 +48,7 @@ def read_piece(
 def _batches(
     piece: Piece, fields: Fields, result: PieceResult, batch_bytes: int, limit: int | None
 ) -> Iterator[DocumentBatch]:
+    keep_freed_memory()
     schema = fields.schema()
     if limit is not None and limit <= 0:
         return

@@ -34,7 +34,7 @@ def read_text(piece: Piece, fields: Fields, result: PieceResult) -> Iterator[Col
     data = b"".join(parts)
     result.bytes_read = size
     wide = wide_encoding(data[:4])
-    if wide is not None and not data.startswith((b"{", b"\0{")):
+    if wide is not None:
         result.damage = wide
         return
     if data.startswith(BOM):

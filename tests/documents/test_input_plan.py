@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cleanfeed.documents.allocator import keep_freed_memory
 from cleanfeed.documents.plan import check_columns, plan_inputs
 from cleanfeed.documents.read import read_piece
 from cleanfeed.errors import CleanfeedError, MisuseError
@@ -282,6 +283,33 @@ def test_kept_fields_cannot_hide_other_columns(tmp_path: Path) -> None:
             check_columns(plan, DocumentSettings(keep_fields=kept))
     with pytest.raises(MisuseError, match="a field is kept twice: a"):
         check_columns(plan, DocumentSettings(keep_fields=("a", "a")))
+
+
+def test_a_file_name_that_is_no_utf8_can_be_read_and_stored(tmp_path: Path, read_inputs: ReadInputs) -> None:
+    path = os.fsencode(tmp_path) + b"/caf\xe9.jsonl"
+    with open(path, "wb") as handle:  # noqa: PTH123 - a Path cannot be made of bytes
+        handle.write(LINE)
+    assert sources(tmp_path) == ["caf\\xe9.jsonl"]
+    assert read_inputs([str(tmp_path)]).texts == ["x"]
+
+
+def test_a_missing_text_field_is_refused_before_reading(tmp_path: Path) -> None:
+    put(tmp_path, "a.jsonl")
+    put(tmp_path, "b.jsonl.gz", data=gzip.compress(b'{"id":1,"content":"x"}\n' * 10_000))
+    plan = plan_inputs([str(tmp_path)])
+    with pytest.raises(
+        MisuseError, match=r"no record has the text field: b\.jsonl\.gz: got the keys id, content"
+    ):
+        check_columns(plan, DocumentSettings())
+    put(tmp_path, "b.jsonl.gz", data=gzip.compress(b'{"id":1,"content":"x"}\n' * 10_000 + LINE))
+    check_columns(plan_inputs([str(tmp_path)]), DocumentSettings())
+
+
+def test_the_allocator_is_set_once_and_only_where_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_freed_memory.cache_clear()
+    monkeypatch.setattr("platform.libc_ver", lambda: ("", ""))
+    assert keep_freed_memory() is False
+    keep_freed_memory.cache_clear()
 
 
 def test_a_dataset_name_is_loaded_through_datasets(

@@ -1,0 +1,29 @@
+"""Nothing goes in; the C allocator of this process keeps what reading frees, and reading gets faster.
+
+Each block of a file is decoded into megabytes of strings that are freed a moment later. glibc gives such memory back
+to the system and takes it again, page by page, for the next block, which costs a third of the time of reading.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from functools import cache
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""Names of the two settings in ``malloc.h``."""
+
+KEPT_BYTES = 128 * 2**20
+"""Free memory at the end of the heap that is kept."""
+
+HEAP_BYTES = 32 * 2**20
+"""Smaller pieces of memory come from the heap; glibc allows no more."""
+
+
+@cache
+def keep_freed_memory() -> bool:
+    """Set the allocator, once in a process; False where it is another one, which is then left alone."""
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    set_option = ctypes.CDLL(None).mallopt
+    return bool(set_option(_TRIM_THRESHOLD, KEPT_BYTES) and set_option(_MMAP_THRESHOLD, HEAP_BYTES))
