@@ -52,6 +52,7 @@ def character_columns(c: Counts) -> dict[str, Column]:
         "space_share": over(c["space"], c["chars"]),
         "upper_share": over(c["upper"], c["letters"]),
         "control_chars": c["control"],
+        "control_share": over(c["control"], solid),
         "replacement_chars": c["replacements"],
         "replacement_share": over(c["replacements"], solid),
         "private_share": over(c["private"], solid),
