@@ -38,29 +38,29 @@ _SEED = np.uint64(0x2545F4914F6CDD1D)
 
 
 @njit(nogil=True, cache=True)
-def _repeated(keys: Any, hashes: Any, sizes: Any, total: Any) -> Any:  # pragma: no cover - compiled
+def _repeated(table: Any, hashes: Any, sizes: Any, total: Any) -> Any:  # pragma: no cover - compiled
     """Count the entries whose hash was there before, and sum up their sizes."""
     size = 16
     while 2 * size < 3 * total:
         size *= 2
     mask = np.uint64(size - 1)
-    keys[:size] = _ZERO
+    table[:size] = _ZERO
     copies = chars = 0
     for k in range(total):
         key = hashes[k] | _ONE
         slot = (key >> _20) & mask
-        while keys[slot] != key and keys[slot] != _ZERO:
+        while table[slot] != key and table[slot] != _ZERO:
             slot = (slot + _ONE) & mask
-        if keys[slot] == key:
+        if table[slot] == key:
             copies += 1
             chars += sizes[k]
-        keys[slot] = key
+        table[slot] = key
     return copies, chars
 
 
 @njit(nogil=True, cache=True)
 def lines(
-    total: Any, chars: Any, bits: Any, hashes: Any, templates: Any, keys: Any, out: Any
+    total: Any, chars: Any, bits: Any, hashes: Any, templates: Any, table: Any, out: Any
 ) -> None:  # pragma: no cover - compiled
     """Write what ``LINE_COUNTS`` names; the arrays of the lines are used up."""
     length = longest = short = bullets = ellipses = ends = colons = 0
@@ -74,8 +74,8 @@ def lines(
         colons += bits[k] & COLON_ENDS != 0
     out[0], out[1], out[2], out[3] = length, longest, short, bullets
     out[4], out[5], out[6] = ellipses, ends, colons
-    out[8], out[9] = _repeated(keys, hashes, chars, total)
-    _, out[10] = _repeated(keys, templates, chars, total)
+    out[8], out[9] = _repeated(table, hashes, chars, total)
+    _, out[10] = _repeated(table, templates, chars, total)
     # Paragraphs take the place of their lines.
     last = -1
     for k in range(total):
@@ -89,4 +89,4 @@ def lines(
             hashes[last] = h ^ (h >> _32)
             chars[last] += chars[k]
     out[7] = last + 1
-    out[11], out[12] = _repeated(keys, hashes, chars, last + 1)
+    out[11], out[12] = _repeated(table, hashes, chars, last + 1)

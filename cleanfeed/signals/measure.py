@@ -19,22 +19,46 @@ import numpy.typing as npt
 import pyarrow as pa
 from numba import njit
 
+from cleanfeed.signals.blobs import BLOB_COUNTS, scan_blobs
+from cleanfeed.signals.byte_formulas import byte_columns
 from cleanfeed.signals.characters import CHARACTER_COUNTS, characters
 from cleanfeed.signals.formulas import view_columns
 from cleanfeed.signals.lines import LINE_COUNTS, lines
+from cleanfeed.signals.mojibake import MOJIBAKE_COUNTS, scan_mojibake
 from cleanfeed.signals.page import PAGE_COUNTS, page
+from cleanfeed.signals.periods import PERIOD_COUNTS, make_period_scratch, scan_periods
+from cleanfeed.signals.registry import TEXT_SIGNALS
 from cleanfeed.signals.repetition import REPETITION_COUNTS, repetition
 from cleanfeed.signals.tables import packed_tables
-from cleanfeed.signals.view import COUNT_NAMES, KEPT_LINES, KEPT_WORDS, View, make_view, scan
+from cleanfeed.signals.view import (
+    BYTES,
+    CHARS,
+    COUNT_NAMES,
+    KEPT_LINES,
+    KEPT_WORDS,
+    LONGEST_WORD,
+    View,
+    make_view,
+    scan,
+)
 from cleanfeed.signals.words import WORD_COUNTS, Grams, make_grams, number_words
 
-_NAMES = (*COUNT_NAMES, *CHARACTER_COUNTS, *WORD_COUNTS, *PAGE_COUNTS, *LINE_COUNTS, *REPETITION_COUNTS)
+_NAMES = (
+    *COUNT_NAMES, *CHARACTER_COUNTS, *WORD_COUNTS, *PAGE_COUNTS, *LINE_COUNTS, *REPETITION_COUNTS,
+    *PERIOD_COUNTS, *BLOB_COUNTS, *MOJIBAKE_COUNTS,
+)  # fmt: skip
 _CHARACTERS = len(COUNT_NAMES)
 _WORDS = _CHARACTERS + len(CHARACTER_COUNTS)
 _PAGE = _WORDS + len(WORD_COUNTS)
 _LINES = _PAGE + len(PAGE_COUNTS)
 _REPETITION = _LINES + len(LINE_COUNTS)
-_BYTES = _REPETITION + len(REPETITION_COUNTS)
+_PERIODS = _REPETITION + len(REPETITION_COUNTS)
+_BLOBS = _PERIODS + len(PERIOD_COUNTS)
+_MOJIBAKE = _BLOBS + len(BLOB_COUNTS)
+
+
+_UNLISTED = np.empty((0, 3), np.int64)
+"""The kernels over bytes can list what they find; here nobody asks."""
 
 
 def _fingerprint() -> int:
@@ -54,13 +78,13 @@ def _make_loop(fingerprint: int) -> Any:
 
     @njit(nogil=True, cache=True)
     def loop(
-        data: Any, offsets: Any, table: Any, view: View, grams: Grams, out: Any
+        data: Any, offsets: Any, table: Any, view: View, grams: Grams, periods: Any, unlisted: Any, out: Any
     ) -> int:  # pragma: no cover - compiled
         (
             counts, seen, classes, letters, start, stop, hashes, total,
             line_stop, line_word, line_chars, line_sentences, line_bits, line_hash, line_template,
         ) = view  # fmt: skip
-        keys, slots, numbers, first, often, marks, at, gram = grams
+        space, key_of, sieve, numbers, first, often, marks, at, gram = grams
         for d in range(len(offsets) - 1):
             text = data[offsets[d] : offsets[d + 1]]
             row = out[d]
@@ -72,15 +96,18 @@ def _make_loop(fingerprint: int) -> Any:
                 row[k] = counts[k]
             words, rows = counts[KEPT_WORDS], counts[KEPT_LINES]
             characters(table, seen, classes, letters, row[_CHARACTERS:_WORDS])
-            number_words(
-                text, words, start, stop, hashes, keys, slots, numbers, first, often, marks, row[_WORDS:_PAGE]
+            every = number_words(
+                text, words, start, stop, hashes, space, key_of, numbers, first, often, marks, row[_WORDS:_PAGE]
             )
             page(
-                text, rows, line_stop, line_word, line_chars, line_sentences, numbers, marks, total,
-                seen[60] + seen[91], row[_PAGE:_LINES],
+                text, rows, line_stop, line_word, line_chars, line_sentences, numbers, marks, total, every,
+                counts[LONGEST_WORD], seen[60] + seen[91], row[_PAGE:_LINES],
             )  # fmt: skip
-            lines(rows, line_chars, line_bits, line_hash, line_template, keys, row[_LINES:_REPETITION])
-            repetition(words, numbers, total, keys, slots, at, gram, first, often, row[_REPETITION:_BYTES])
+            lines(rows, line_chars, line_bits, line_hash, line_template, space, row[_LINES:_REPETITION])
+            repetition(words, numbers, total, space, key_of, sieve, at, gram, first, often, row[_REPETITION:_PERIODS])
+            scan_periods(text, counts[CHARS], periods, row[_PERIODS:_BLOBS])
+            scan_blobs(text, unlisted, row[_BLOBS:_MOJIBAKE])
+            scan_mojibake(text, counts[CHARS] == counts[BYTES], unlisted, row[_MOJIBAKE:])
         return fingerprint
 
     return loop
@@ -111,9 +138,11 @@ def measure_texts(texts: pa.LargeStringArray) -> dict[str, npt.NDArray[np.float6
     offsets.flags.writeable = False
     longest = int(np.diff(offsets).max()) if size else 0
     out = np.empty((size, len(_NAMES)), np.float64)
-    _loop(data, offsets, packed_tables(), make_view(longest), make_grams(longest), out)
+    _loop(data, offsets, packed_tables(), make_view(longest), make_grams(longest), make_period_scratch(longest), _UNLISTED, out)
     rows = np.ascontiguousarray(out.T)
-    return view_columns(dict(zip(_NAMES, rows, strict=True)))
+    counted = dict(zip(_NAMES, rows, strict=True))
+    found = view_columns(counted) | byte_columns(counted)
+    return {signal.name: found[signal.name] for signal in TEXT_SIGNALS}
 
 
 def warm_up(*, tokens: bool = False) -> None:

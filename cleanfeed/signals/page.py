@@ -28,6 +28,9 @@ MAX_WORD_CHARS = 1000
 _PHRASES = -1 << len(STOP_WORDS)
 """All marks but the stop words."""
 
+_CLOSING = MARK_JAVASCRIPT | MARK_IPSUM | MARK_POLICY | MARK_COOKIES | MARK_TERMS
+"""Without one of these there is no phrase."""
+
 PAGE_COUNTS = ("lorem", "javascript", "policy", "c4_sentences", "c4_chars", "markers")
 """What :func:`page` writes, in order."""
 
@@ -85,16 +88,22 @@ def page(
     numbers: Any,
     marks: Any,
     word_total: Any,
+    every: Any,
+    longest_word: Any,
     brackets: Any,
     out: Any,
 ) -> None:  # pragma: no cover - compiled
-    """Write what ``PAGE_COUNTS`` names; ``brackets`` tells whether the text has any < or [."""
+    """Write what ``PAGE_COUNTS`` names.
+
+    ``every`` are the marks of all words together, ``brackets`` is 0 where the text has no < or [.
+    """
     out[:] = 0.0
+    look = every & _CLOSING != 0 or longest_word > MAX_WORD_CHARS
     for k in range(total):
         first, after = line_word[k], line_word[k + 1]
         script = policy = long = False
         here = before = earlier = 0
-        for w in range(first, after):
+        for w in range(first, after if look else first):
             earlier, before = before, here
             here = marks[numbers[w]] & _PHRASES
             if word_total[w + 1] - word_total[w] > MAX_WORD_CHARS:

@@ -17,47 +17,94 @@ MIN_WORDS = 20
 LONGEST_TOP = 4
 """Of n-grams up to this length the most frequent one is measured, of longer ones all that repeat."""
 LONGEST = 10
+FIRST_SLOTS = 256
+"""Slots a table begins with; it grows with the runs that differ."""
 
 REPETITION_COUNTS = ("kept_chars", *(f"{'top' if n <= LONGEST_TOP else 'dup'}_{n}gram" for n in range(2, LONGEST + 1)))
 """What :func:`repetition` writes, in order."""
 
 _ZERO = np.uint64(0)
 _ONE = np.uint64(1)
+_TWO = np.uint64(2)
+_5 = np.uint64(5)
+_31 = np.uint64(31)
 _32 = np.uint64(32)
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 @njit(nogil=True, cache=True)
+def _grow(table: Any, size: Any, distinct: Any, key_of: Any) -> None:  # pragma: no cover - compiled
+    """Empty the table and put the numbers 0 to ``distinct - 1`` back, into ``size`` slots."""
+    for k in range(2 * size):
+        table[k] = _ZERO
+    mask = np.uint64(size - 1)
+    for number in range(distinct):
+        slot = ((key_of[number] * _MIX) >> _32) & mask
+        while table[slot << _ONE] != _ZERO:
+            slot = (slot + _ONE) & mask
+        table[slot << _ONE] = key_of[number]
+        table[slot << _ONE | _ONE] = np.uint64(number)
+
+
+@njit(nogil=True, cache=True)
 def _number_pairs(
-    live: Any, keys: Any, slots: Any, at: Any, gram: Any, first: Any, counts: Any
+    live: Any, table: Any, key_of: Any, sieve: Any, at: Any, gram: Any, first: Any, counts: Any
 ) -> Any:  # pragma: no cover - compiled
-    """Join neighbouring runs to runs one word longer, in place; return how many stand and how many are distinct."""
-    size, bits = 16, 4
-    while 2 * size < 3 * live:
+    """Join neighbouring runs to runs one word longer, in place; return how many stand and how many are distinct.
+
+    Most pairs occur once. A sieve of two bits a cell lets only those through whose cell was met twice: all that
+    repeat, and a few more. It is small enough to stay close, which the table is not. The loops before the table
+    take no branch on what the text holds: a wrong guess of the processor costs more than the rest of a round.
+    """
+    pairs = np.int64(0)
+    for k in range(live - 1):
+        key_of[pairs] = (np.uint64(gram[k]) << _32 | np.uint64(gram[k + 1])) + _ONE
+        at[pairs] = at[k]
+        pairs += at[k + 1] == at[k] + 1
+    size, bits = np.int64(FIRST_SLOTS), 8
+    while size < 4 * pairs:
         size *= 2
         bits += 1
     shift = np.uint64(64 - bits)
-    mask = np.uint64(size - 1)
-    keys[:size] = _ZERO
-    found = distinct = 0
-    for k in range(live - 1):
-        if at[k + 1] != at[k] + 1:
-            continue
-        key = (np.uint64(gram[k]) << _32 | np.uint64(gram[k + 1])) + _ONE
-        slot = (key * _MIX) >> shift
-        while keys[slot] != key and keys[slot] != _ZERO:
-            slot = (slot + _ONE) & mask
-        if keys[slot] == _ZERO:
-            keys[slot] = key
-            slots[slot] = distinct
-            first[distinct] = at[k]
-            counts[distinct] = 0
-            distinct += 1
-        number = slots[slot]
-        counts[number] += 1
+    for k in range(size >> 5):
+        sieve[k] = _ZERO
+    for k in range(pairs):
+        cell = key_of[k] * _MIX >> shift
+        place = (cell & _31) << _ONE
+        seen = sieve[cell >> _5]
+        sieve[cell >> _5] = seen | (_ONE + (seen >> place & _ONE)) << place
+    found = np.int64(0)
+    for k in range(pairs):
+        key = key_of[k]
+        cell = key * _MIX >> shift
         at[found] = at[k]
-        gram[found] = number
-        found += 1
+        key_of[found] = key
+        found += np.int64(sieve[cell >> _5] >> ((cell & _31) << _ONE) >> _ONE & _ONE)
+    size = np.int64(FIRST_SLOTS)
+    mask = np.uint64(size - 1)
+    distinct = np.int64(0)
+    _grow(table, size, distinct, key_of)
+    for k in range(found):
+        key = key_of[k]
+        slot = (key * _MIX >> _32) & mask
+        while table[slot << _ONE] != key and table[slot << _ONE] != _ZERO:
+            slot = (slot + _ONE) & mask
+        if table[slot << _ONE] == key:
+            number = np.int64(table[slot << _ONE | _ONE])
+            counts[number] += 1
+            gram[k] = number
+            continue
+        table[slot << _ONE] = key
+        table[slot << _ONE | _ONE] = np.uint64(distinct)
+        key_of[distinct] = key
+        first[distinct] = at[k]
+        counts[distinct] = 1
+        gram[k] = distinct
+        distinct += 1
+        if 3 * distinct > 2 * size:
+            size *= 2
+            mask = np.uint64(size - 1)
+            _grow(table, size, distinct, key_of)
     return found, distinct
 
 
@@ -66,8 +113,9 @@ def repetition(
     total: Any,
     numbers: Any,
     word_total: Any,
-    keys: Any,
-    slots: Any,
+    table: Any,
+    key_of: Any,
+    sieve: Any,
     at: Any,
     gram: Any,
     first: Any,
@@ -85,7 +133,7 @@ def repetition(
         gram[live] = numbers[w]
         live += counts[numbers[w]] > 1
     for length in range(2, LONGEST + 1):
-        found, distinct = _number_pairs(live, keys, slots, at, gram, first, counts)
+        found, distinct = _number_pairs(live, table, key_of, sieve, at, gram, first, counts)
         # The most frequent run; ties go to the one with more characters, then to the earlier one.
         best, most, longest = -1, 2, 0
         if length <= LONGEST_TOP:

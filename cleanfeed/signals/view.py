@@ -75,7 +75,7 @@ COUNT_NAMES = (
     "kept_lines",
 )
 """What :func:`scan` counts, in order."""
-_BYTES, _CHARS, _WORDS, _WORD_CHARS, _LONGEST_WORD, _LONGEST_RUN, _ALPHA, _SYMBOL, _SENTENCES = range(9)
+BYTES, CHARS, _WORDS, _WORD_CHARS, LONGEST_WORD, _LONGEST_RUN, _ALPHA, _SYMBOL, _SENTENCES = range(9)
 _LINES, _NEWLINES, _LONGEST_CHAR_RUN, _RULER_CHARS, _DOTS, _STACKED, _INVISIBLE, _TAGS = range(9, 17)
 KEPT_WORDS, KEPT_LINES = 17, 18
 
@@ -439,11 +439,11 @@ def scan(
         classes[table[ASCII_CLASSES_AT + code]] += seen[code]
     if longest_char == 0:
         longest_char = 2 if pairs else min(words, 1)
-    counts[_BYTES] = n
-    counts[_CHARS] = n - tail
+    counts[BYTES] = n
+    counts[CHARS] = n - tail
     counts[_WORDS] = words
     counts[_WORD_CHARS] = word_chars
-    counts[_LONGEST_WORD] = longest_word
+    counts[LONGEST_WORD] = longest_word
     counts[_LONGEST_RUN] = longest_run
     counts[_ALPHA] = alpha
     counts[_SYMBOL] = symbol

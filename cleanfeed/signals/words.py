@@ -46,6 +46,9 @@ _ONE = np.uint64(1)
 _20 = np.uint64(20)
 
 
+FIRST_SLOTS, MOST_FIRST_SLOTS = 256, 2048
+"""Slots a table begins with. It grows with the distinct words, of which even a book has few enough to stay close."""
+
 WORD_COUNTS = ("distinct", "stop_words")
 """What :func:`number_words` writes, in order."""
 
@@ -53,10 +56,12 @@ WORD_COUNTS = ("distinct", "stop_words")
 class Grams(NamedTuple):
     """Scratch to number words and runs of words with; what it held before never matters."""
 
-    keys: npt.NDArray[np.uint64]
-    """Open addressing: the key in a slot, 0 where it is free."""
-    slots: npt.NDArray[np.int32]
-    """The number given to the key in a slot."""
+    table: npt.NDArray[np.uint64]
+    """Open addressing: a key, 0 where the slot is free, and beside it the number given to the key."""
+    key_of: npt.NDArray[np.uint64]
+    """The key of each number."""
+    sieve: npt.NDArray[np.uint64]
+    """Two bits a cell, of which there are at least four a word."""
     number: npt.NDArray[np.int32]
     """The number of each word of the text."""
     first: npt.NDArray[np.int32]
@@ -74,12 +79,13 @@ class Grams(NamedTuple):
 def make_grams(max_bytes: int) -> Grams:
     """Return scratch for documents of up to ``max_bytes`` bytes."""
     words = min(max_bytes // 2 + 1, MAX_WORDS)
-    size = 16
+    size = FIRST_SLOTS
     while 2 * size < 3 * words:
         size *= 2
     return Grams(
-        keys=np.empty(size, np.uint64),
-        slots=np.empty(size, np.int32),
+        table=np.empty(2 * size, np.uint64),
+        key_of=np.empty(words, np.uint64),
+        sieve=np.empty(max(8 * words, FIRST_SLOTS) >> 5, np.uint64),
         number=np.empty(words, np.int32),
         first=np.empty(words, np.int32),
         counts=np.empty(words, np.int32),
@@ -153,44 +159,70 @@ def word_marks(data: Any, start: int, stop: int) -> int:  # pragma: no cover - c
 
 
 @njit(nogil=True, cache=True)
+def _grow(table: Any, size: Any, distinct: Any, key_of: Any) -> None:  # pragma: no cover - compiled
+    """Empty the table and put the numbers 0 to ``distinct - 1`` back, into ``size`` slots."""
+    for k in range(2 * size):
+        table[k] = _ZERO
+    mask = np.uint64(size - 1)
+    for number in range(distinct):
+        slot = (key_of[number] >> _20) & mask
+        while table[slot << _ONE] != _ZERO:
+            slot = (slot + _ONE) & mask
+        table[slot << _ONE] = key_of[number]
+        table[slot << _ONE | _ONE] = np.uint64(number)
+
+
+@njit(nogil=True, cache=True)
 def number_words(
     data: Any,
     total: Any,
     word_start: Any,
     word_stop: Any,
     word_hash: Any,
-    keys: Any,
-    slots: Any,
+    table: Any,
+    key_of: Any,
     numbers: Any,
     first: Any,
     counts: Any,
     marks: Any,
     out: Any,
-) -> None:  # pragma: no cover - compiled
-    """Give equal words equal numbers, in order of first occurrence; write what ``WORD_COUNTS`` names."""
-    size = 16
-    while 2 * size < 3 * total:
+) -> Any:  # pragma: no cover - compiled
+    """Give equal words equal numbers, in order of first occurrence; write what ``WORD_COUNTS`` names.
+
+    Returns the marks of all words together.
+    """
+    distinct = np.int64(0)
+    size = np.int64(FIRST_SLOTS)
+    while size < MOST_FIRST_SLOTS and size < 2 * total:
         size *= 2
+    _grow(table, size, distinct, key_of)
     mask = np.uint64(size - 1)
-    keys[:size] = _ZERO
-    distinct = stops = 0
+    every = 0
     for w in range(total):
         key = word_hash[w] | _ONE
         slot = (key >> _20) & mask
-        while keys[slot] != key and keys[slot] != _ZERO:
+        while table[slot << _ONE] != key and table[slot << _ONE] != _ZERO:
             slot = (slot + _ONE) & mask
-        if keys[slot] == _ZERO:
-            keys[slot] = key
-            slots[slot] = distinct
+        if table[slot << _ONE] == _ZERO:
+            table[slot << _ONE] = key
+            table[slot << _ONE | _ONE] = np.uint64(distinct)
+            key_of[distinct] = key
             first[distinct] = w
-            counts[distinct] = 0
+            counts[distinct] = 1
             marks[distinct] = word_marks(data, np.int64(word_start[w]), np.int64(word_stop[w]))
-            stops |= marks[distinct]
+            every |= marks[distinct]
+            numbers[w] = distinct
             distinct += 1
-        number = slots[slot]
+            if 3 * distinct > 2 * size:
+                size *= 2
+                mask = np.uint64(size - 1)
+                _grow(table, size, distinct, key_of)
+            continue
+        number = np.int64(table[slot << _ONE | _ONE])
         counts[number] += 1
         numbers[w] = number
     out[0] = distinct
     out[1] = 0.0
     for bit in range(len(STOP_WORDS)):
-        out[1] += stops >> bit & 1
+        out[1] += every >> bit & 1
+    return every
