@@ -12,11 +12,14 @@ from cleanfeed.cli.terminal import count, measure, row, shortened, stdout, table
 if TYPE_CHECKING:
     from cleanfeed.build.explain import Explanation
     from cleanfeed.rules.explain import RuleReading
+    from cleanfeed.signals.spans import Span
 
 EXCERPT = 72
 """Code points of a span that are shown: its beginning and its end."""
 LOOK = {"rejects": "red", "flags": "yellow", "passes": "", "silent": "dim"}
 ORDER = ("rejects", "flags")
+SHORT = 5
+"""A span is worth showing down to this part of its signal's longest."""
 
 
 def explanation_result(explanation: Explanation) -> dict[str, Any]:
@@ -68,15 +71,34 @@ def _show_rules(rules: Sequence[RuleReading], console: Console) -> None:
 
 
 def _show_spans(explanation: Explanation, console: Console) -> None:
-    if explanation.text is None or not explanation.spans:
+    spans = worst(explanation.spans, explanation.rules)
+    if explanation.text is None or not spans:
         return
     grid = table("where", "from", "to", "text", left=1)
     grid.columns[3].justify = "left"
-    for span in explanation.spans:
+    for span in spans:
         part = _excerpt(explanation.text, span.start, span.end)
         row(grid, span.signal, count(span.start), count(span.end), part)
     console.print(grid)
     console.print()
+
+
+def worst(spans: Sequence[Span], rules: Sequence[RuleReading]) -> list[Span]:
+    """Return the spans worth a look: of signals that fired a rule, or if none did, the longest of each signal.
+
+    A span much shorter than the longest of its signal is left out; ``--json`` has them all.
+    """
+    fired = [reading for reading in rules if reading.outcome in ORDER]
+    named = {
+        bound.signal for reading in fired for bound in (reading.limit, *reading.evidence) if bound.crossed
+    }
+    longest: dict[str, int] = {}
+    for span in spans:
+        longest[span.signal] = max(longest.get(span.signal, 0), span.end - span.start)
+    worth = [span for span in spans if (span.end - span.start) * SHORT >= longest[span.signal]]
+    if named:
+        return [span for span in worth if span.signal in named]
+    return [span for span in worth if span.end - span.start == longest.pop(span.signal, -1)]
 
 
 def _excerpt(text: str, start: int, end: int) -> str:

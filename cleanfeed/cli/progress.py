@@ -20,7 +20,7 @@ from rich.progress import (
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from cleanfeed.cli.terminal import count, duration, megabytes, stderr, visible
+from cleanfeed.cli.terminal import count, duration, stderr, visible, volume
 
 if TYPE_CHECKING:
     from cleanfeed.build.request import Progress
@@ -33,12 +33,12 @@ STEP_PERCENT = 10
 
 def quantity(value: float, unit: str) -> str:
     """Return so much of a unit in words."""
-    return megabytes(value) if unit in BYTES else f"{count(int(value))} {unit}"
+    return volume(value) if unit in BYTES else f"{count(int(value))} {unit}"
 
 
 def rate(value: float, unit: str) -> str:
     """Return so much of a unit per second in words."""
-    return f"{value / 1e6:,.1f} MB/s" if unit in BYTES else f"{value:,.0f} {unit}/s"
+    return f"{volume(value)}/s" if unit in BYTES else f"{value:,.0f} {unit}/s"
 
 
 class _Amount(ProgressColumn):

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from cleanfeed.cli.terminal import count, duration, megabytes, row, shortened, stdout, table, visible
+from cleanfeed.cli.terminal import count, duration, row, shortened, stdout, table, visible, volume
 
 if TYPE_CHECKING:
     from cleanfeed.build.runner import BuildReport
@@ -33,7 +33,7 @@ def build_result(report: BuildReport, out: str) -> dict[str, Any]:
         "exit_code": report.exit_code,
         "seconds": round(report.seconds, 3),
         "input_bytes": size,
-        "mb_per_second": None if report.already_done else round(size / 1e6 / max(report.seconds, 1e-9), 2),
+        "mb_per_second": None if report.already_done else round(size / 1e6 / max(report.seconds, 1e-9), 4),
         "next": next_steps(manifest, out),
     }
 
@@ -73,14 +73,14 @@ def show_build(result: Mapping[str, Any], console: Console | None = None) -> Non
     _show_counts(result, console)
     _show_rules(result, "rejected by rule", result["rejected_by_rule"], console)
     if result["tokenizer"] and result["rejected_by_rule"]:
-        console.print("Text rejected by its characters alone is not tokenised and has no tokens here.\n")
+        console.print("Text rejected before it is tokenised has no tokens here.\n")
     _show_rules(result, "flagged by rule", result["flagged_by_rule"], console)
     _show_unreadable(result, console)
     _show_stages(result, console)
     if not result["already_done"]:
         console.print(
-            f"{duration(result['seconds'])} for {megabytes(result['input_bytes'])} of input, "
-            f"{result['mb_per_second']:,.1f} MB/s\n"
+            f"{duration(result['seconds'])} for {volume(result['input_bytes'])} of input, "
+            f"{volume(result['mb_per_second'] * 1e6)}/s\n"
         )
     for index, step in enumerate(result["next"]):
         console.print(f"{'next:' if index == 0 else '     '} {visible_command(step)}", soft_wrap=True)

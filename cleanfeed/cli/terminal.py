@@ -87,8 +87,10 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def megabytes(size: float) -> str:
-    """Return a number of bytes in MB of a million bytes."""
+def volume(size: float) -> str:
+    """Return a number of bytes in kB or MB, of a thousand and a million bytes."""
+    if size < 1e6:
+        return f"{size / 1e3:,.1f} kB"
     return f"{size / 1e6:,.1f} MB" if size < 1e8 else f"{size / 1e6:,.0f} MB"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cleanfeed.cli.explanation import EXCERPT, explanation_result, show_explanation
+from cleanfeed.cli.explanation import EXCERPT, explanation_result, show_explanation, worst
 from cleanfeed.rules.explain import BoundReading, RuleReading
 
 BLOB = RuleReading(
@@ -115,3 +115,27 @@ def test_a_text_file_is_read_with_or_without_a_byte_order_mark(tmp_path: Any, en
 
     (tmp_path / "a.txt").write_text("größe\r\n", encoding, newline="")
     assert read_text(str(tmp_path / "a.txt")) == "größe\r\n"
+
+
+def span(signal: str, start: int, end: int) -> Any:
+    return SimpleNamespace(signal=signal, start=start, end=end)
+
+
+def test_spans_of_the_signals_that_fired_are_shown_and_tiny_ones_left_out() -> None:
+    long, half, tiny, other = (
+        span("blob_share", 0, 100),
+        span("blob_share", 200, 250),
+        span("blob_share", 300, 310),
+        span("chars", 0, 400),
+    )
+    assert worst([long, half, tiny, other], [BLOB, FEW]) == [long, half]
+
+
+def test_where_no_rule_fired_the_longest_span_of_each_signal_is_shown() -> None:
+    long, half, twin, other = (
+        span("blob_share", 0, 100),
+        span("blob_share", 200, 250),
+        span("blob_share", 300, 400),
+        span("chars", 0, 400),
+    )
+    assert worst([half, long, twin, other], [FEW]) == [long, other]

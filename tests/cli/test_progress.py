@@ -62,8 +62,13 @@ def test_an_unknown_total_shows_what_is_done() -> None:
 
 def test_a_phase_that_fails_is_not_said_to_be_done() -> None:
     console = Console(file=io.StringIO(), width=120)
-    with pytest.raises(ValueError, match="broken"), progress(console) as watcher:
-        watcher.phase("measure", 10, "bytes")
-        raise ValueError("broken")
+
+    def fail() -> None:
+        with progress(console) as watcher:
+            watcher.phase("measure", 10, "bytes")
+            raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        fail()
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue() == ""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cleanfeed.cli.terminal import count, duration, measure, megabytes, shortened, visible
+from cleanfeed.cli.terminal import count, duration, measure, shortened, visible, volume
 
 
 @pytest.mark.parametrize(
@@ -70,4 +70,4 @@ def test_a_duration_is_written_as_a_person_would(seconds: float, shown: str) -> 
 
 def test_counts_have_thousands_and_bytes_are_decimal() -> None:
     assert (count(1234567), count(None)) == ("1,234,567", "–")
-    assert (megabytes(1_500_000), megabytes(342_000_000)) == ("1.5 MB", "342 MB")
+    assert [volume(size) for size in (1_234, 1_500_000, 342_000_000)] == ["1.2 kB", "1.5 MB", "342 MB"]
