@@ -98,7 +98,11 @@ def worst(spans: Sequence[Span], rules: Sequence[RuleReading]) -> list[Span]:
     worth = [span for span in spans if (span.end - span.start) * SHORT >= longest[span.signal]]
     if named:
         return [span for span in worth if span.signal in named]
-    return [span for span in worth if span.end - span.start == longest.pop(span.signal, -1)]
+    first: dict[str, Span] = {}
+    for span in worth:
+        if span.end - span.start == longest[span.signal]:
+            first.setdefault(span.signal, span)
+    return list(first.values())
 
 
 def _excerpt(text: str, start: int, end: int) -> str:
