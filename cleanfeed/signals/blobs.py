@@ -169,10 +169,10 @@ def _dump(data: Any, floor: int, at: int) -> tuple[int, int, int, int]:
             letter = letter or (_CLASS[data[i]] & 4) == 0
             i += 1
         size = i - begin
-        ends = i >= n or _CLASS[data[i]] & 192
-        if fresh and 4 <= size <= 16 and (ends or data[i] == 0x3A):
+        ends = i >= n or not _CLASS[data[i]] & 31
+        if fresh and 4 <= size <= 16 and ends:
             # an address; in dumps of 4-digit groups it may look like a group, which does no harm
-            i += not ends
+            i += i < n and data[i] == 0x3A
         elif not ends or size == 0 or (size != 2 and size != 4) or (width and size != width):
             break
         else:
@@ -241,6 +241,18 @@ def _padded(data: Any, at: int) -> int:
 
 
 @_inner
+def _closes(data: Any, at: int) -> bool:
+    """Tell whether the last, shorter line of a block may end here: a word of a sentence ends otherwise."""
+    return bool(
+        at >= len(data)
+        or _CLASS[data[at]] & _BREAK
+        or data[at] == 0x22
+        or data[at] == 0x27
+        or data[at] == 0x3C
+    )
+
+
+@_inner
 def _whole_block(data: Any, start: int, stop: int) -> int:
     """Follow an encoded block over its lines and return its end; the first line is [start, stop).
 
@@ -255,7 +267,7 @@ def _whole_block(data: Any, start: int, stop: int) -> int:
             return stop
         end = _run_end(data, begin)
         padded = _padded(data, end)
-        if end == begin or end - begin > width or (padded < len(data) and not (_CLASS[data[padded]] & 128)):
+        if end == begin or end - begin > width or (end - begin < width and not _closes(data, padded)):
             return stop
         stop = padded
         if end - begin < width:

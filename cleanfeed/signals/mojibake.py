@@ -19,15 +19,19 @@ MOJIBAKE_COUNTS = ("mojibake_chars",)
 """What the kernel writes."""
 _SLOTS = 364
 """Size of the tables below, chosen so that no two characters of an encoding share a slot."""
-_ODD = 0x100
+_ODD, _LETTER = 0x100, 0x200
 
 
-def _continuations(encoding: str, harmless: str) -> npt.NDArray[np.uint32]:
+def _continuations(encoding: str, marks: str, letters: str) -> npt.NDArray[np.uint32]:
     """Map characters to the continuation byte they stand for in an encoding.
 
+    Args:
+        encoding: A code page.
+        marks: Quotes, dashes, dots and spaces, which healthy text puts behind an accented letter.
+        letters: Letters, which it puts there too.
+
     Returns:
-        At slot ``code % _SLOTS``: the code point times 2**16, plus the byte, plus a mark where healthy text does not
-        put the character behind an accented letter, as it does with quotes, dashes, spaces and letters.
+        At slot ``code % _SLOTS``: the code point times 2**16, plus what it is to healthy text, plus the byte.
     """
     table = np.zeros(_SLOTS, np.uint32)
     for byte in range(0x80, 0xC0):
@@ -36,12 +40,13 @@ def _continuations(encoding: str, harmless: str) -> npt.NDArray[np.uint32]:
         for code in {ord(char or chr(byte)), byte if byte < 0xA0 else ord(char)}:
             if table[code % _SLOTS]:
                 raise AssertionError(f"two characters of {encoding} share a slot")
-            table[code % _SLOTS] = code << 16 | byte | (0 if chr(code) in harmless else _ODD)
+            kind = 0 if chr(code) in marks else _LETTER if chr(code) in letters else _ODD
+            table[code % _SLOTS] = code << 16 | kind | byte
     return table
 
 
-_LATIN = _continuations("cp1252", "‚„…‹‘’“”•–—›\xa0\xab\xb0\xb7\xbb™®©²³¹´˜ˆ§ŠšŽžŒœŸ")
-_CYRILLIC = _continuations("cp1251", "")
+_LATIN = _continuations("cp1252", "‚„…‹‘’“”•–—›\xa0\xab\xb0\xb7\xbb™®©²³¹´˜ˆ§", "ŠšŽžŒœŸ")
+_CYRILLIC = _continuations("cp1251", "", "")
 
 _inner = njit(nogil=True, cache=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
@@ -68,7 +73,8 @@ def _sequence(data: Any, at: int, lead: int, table: Any) -> tuple[int, int]:
     """Read the characters a lead byte asks for.
 
     Returns:
-        The position after them, or ``at`` if they do not decode; and 1 if one of them is odd there, else 0.
+        The position after them, or ``at`` if they do not decode; and bits: 1 if one of them is odd there, 2 if one
+        is a letter.
     """
     needed = 1 if lead < 0xE0 else 2 if lead < 0xF0 else 3
     odd, stop = 0, at
@@ -82,10 +88,10 @@ def _sequence(data: Any, at: int, lead: int, table: Any) -> tuple[int, int]:
             high = 0x9F if lead == 0xED else 0x8F if lead == 0xF4 else 0xBF
             if k == 0 and (value < low or value > high):
                 return at, 0
-            odd |= entry >> 8 & 1
-        elif code == 0xFFFD and k == needed - 1 and (needed == 1 or odd):
+            odd |= entry >> 8 & 3
+        elif code == 0xFFFD and k == needed - 1 and (needed == 1 or odd & 1):
             # a byte the code page lacks, lost on the way
-            odd = 1
+            odd |= 1
         else:
             return at, 0
         stop = after
@@ -115,7 +121,7 @@ def _latin_end(data: Any, at: int) -> int:
         if after == stop + 2:
             break
         # after A-tilde and A-circumflex anything is odd, save closing marks behind a word in capitals
-        certain = certain or odd != 0 or (lead <= 0xC3 and not _upper_before(data, stop))
+        certain = certain or odd & 1 != 0 or (lead <= 0xC3 and (odd != 0 or not _upper_before(data, stop)))
         chained += 1
         stop = after
     return stop if certain or chained > 1 else at
