@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 COMPILING = "compiling kernels, once per installation"
 BYTES = ("B", "bytes")
-STEP_PERCENT = 10
-"""A build whose stderr is a file says how far it is at each of these steps."""
+QUIET = 5.0
+"""Seconds after which a build whose stderr is a file says again how far it is."""
 
 
 def quantity(value: float, unit: str) -> str:
@@ -38,7 +38,7 @@ def quantity(value: float, unit: str) -> str:
 
 def rate(value: float, unit: str) -> str:
     """Return so much of a unit per second in words."""
-    return f"{volume(value)}/s" if unit in BYTES else f"{value:,.0f} {unit}/s"
+    return f"{volume(value)}/s" if unit in BYTES else f"{value:,.1f} {unit}/s"
 
 
 class _Amount(ProgressColumn):
@@ -101,11 +101,11 @@ class LiveProgress:
 class PlainProgress:
     """One line at a time, for a log file or a pipe."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
+        self._console, self._clock = console, clock
         self._name, self._unit = "", ""
-        self._total, self._done, self._said = 0, 0, 0
-        self._began = time.monotonic()
+        self._total, self._done = 0, 0
+        self._began = self._said = clock()
 
     def start(self) -> None:
         """Begin; nothing is printed before there is something to say."""
@@ -113,7 +113,7 @@ class PlainProgress:
     def stop(self) -> None:
         """Say how the last phase went."""
         if self._name:
-            seconds = time.monotonic() - self._began
+            seconds = self._clock() - self._began
             speed = rate(self._done / max(seconds, 1e-9), self._unit)
             self._say(f"{self._name}: {quantity(self._done, self._unit)} in {duration(seconds)}, {speed}")
         self._name = ""
@@ -128,22 +128,21 @@ class PlainProgress:
     def phase(self, name: str, total: int, unit: str) -> None:
         """Close the phase before and begin a new one."""
         self.stop()
-        self._name, self._total, self._unit = name, total, unit
-        self._done = self._said = 0
-        self._began = time.monotonic()
+        self._name, self._total, self._unit, self._done = name, total, unit, 0
+        self._began = self._said = self._clock()
 
     def advance(self, amount: int) -> None:
-        """Say how far the phase is, at each tenth."""
+        """Say how far the phase is, unless that was said just now."""
         self._done += amount
-        percent = 100 * self._done // self._total if self._total else 0
-        if self._said + STEP_PERCENT <= percent < 100:
-            self._said = percent - percent % STEP_PERCENT
-            seconds = time.monotonic() - self._began
-            left = duration(seconds * (self._total - self._done) / self._done)
-            speed = rate(self._done / max(seconds, 1e-9), self._unit)
-            self._say(
-                f"{self._name}: {percent} % of {quantity(self._total, self._unit)}, {speed}, {left} left"
-            )
+        now = self._clock()
+        if now - self._said < QUIET or not 0 < self._done < self._total:
+            return
+        self._said = now
+        seconds = now - self._began
+        left = duration(seconds * (self._total - self._done) / self._done)
+        speed = rate(self._done / seconds, self._unit)
+        percent = 100 * self._done // self._total
+        self._say(f"{self._name}: {percent} % of {quantity(self._total, self._unit)}, {speed}, {left} left")
 
     def note(self, text: str) -> None:
         """Print a line."""
@@ -154,10 +153,12 @@ class PlainProgress:
 
 
 @contextmanager
-def progress(console: Console | None = None) -> Iterator[Progress]:
+def progress(
+    console: Console | None = None, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Progress]:
     """Show the progress of what runs inside, in the form that suits stderr."""
     console = console or stderr()
-    shown = LiveProgress(console) if console.is_terminal else PlainProgress(console)
+    shown = LiveProgress(console) if console.is_terminal else PlainProgress(console, clock)
     shown.start()
     try:
         yield shown
