@@ -1,6 +1,7 @@
-"""Writes the sample files and expected.json: texts in written/ and pathologies.py go in, one file per input kind comes out.
+"""Writes the samples: texts in written/ and pathologies.py go in, a file of each input kind and expected.json come out.
 
-Run it from anywhere: ``python data_samples/make_samples.py [FOLDER]``. The same versions of the libraries give the same bytes.
+Run it from anywhere: ``python data_samples/make_samples.py [FOLDER]``. The same versions of the libraries give the
+same bytes.
 """
 
 from __future__ import annotations
@@ -23,19 +24,24 @@ import zstandard
 from pathologies import Labelled
 
 HERE = Path(__file__).resolve().parent
+FIRST_FORMS = 17
+"""So many of the forms go into gzip, the rest into Parquet."""
 
 TEXT_FILES = {
     "notes.txt": Labelled(
         "notes.txt:0",
-        "Notes on the well behind the school\n\nThe well was dug by hand in the year of the long drought and is lined with river "
-        "stones. Its water stands four metres below the ground in spring and nearly seven in autumn. In the war it was covered with "
-        "a door and forgotten; children found it again when a goat went missing and was heard to complain from under the brambles.\n\n"
-        "It is cleaned every second year. Two people go down, one at a time, with a rope round the waist and a lamp in the bucket, "
-        "and the rest of the village stands about and gives advice. What has come up so far: eleven pails, a church key, the head of "
-        "a doll, and a bottle with a letter in it that the damp had made white again.\n",
+        "Notes on the well behind the school\n\nThe well was dug by hand in the year of the long drought and "
+        "is lined with river stones. Its water stands four metres below the ground in spring and nearly seven "
+        "in autumn. In the war it was covered with a door and forgotten; children found it again when a goat "
+        "went missing and was heard to complain from under the brambles.\n\nIt is cleaned every second year. "
+        "Two people go down, one at a time, with a rope round the waist and a lamp in the bucket, and the "
+        "rest of the village stands about and gives advice. What has come up so far: eleven pails, a church "
+        "key, the head of a doll, and a bottle with a letter in it that the damp had made white again.\n",
         "keep",
     ),
-    "counter.txt": Labelled("counter.txt:0", "You are visitor number one. " * 90, "reject", ("repeated_ngrams",)),
+    "counter.txt": Labelled(
+        "counter.txt:0", "You are visitor number one. " * 90, "reject", ("repeated_ngrams",)
+    ),
 }
 
 UNREADABLE_LINES: tuple[tuple[bytes, str], ...] = (
@@ -43,17 +49,21 @@ UNREADABLE_LINES: tuple[tuple[bytes, str], ...] = (
     (b'{"id": "null-text", "text": null}', "text_null"),
     (b'{"id": "number-text", "text": 12}', "text_not_string"),
     (b'{"id": "list-text", "text": ["a", "b"]}', "text_not_string"),
-    (b'{"id": "one", "text": "the last of its file"}{"id": "two", "text": "the first"}', "two_objects_on_one_line"),
+    (
+        b'{"id": "one", "text": "the last of its file"}{"id": "two", "text": "the first"}',
+        "two_objects_on_one_line",
+    ),
     (b'{"id": "cut-off", "text": "the record ends in the midd', "bad_json"),
     (b'{"id": "elsewhere", "body": "the text has another name here"}', "no_text_field"),
     (b'["an", "array", "instead", "of", "a", "record"]', "not_an_object"),
 )
 
 BETWEEN = (
-    "This record stands between two that cannot be read. It must arrive whole, with the number of its own line, whatever has become "
-    "of its neighbours. A reader that gives up at the first bad byte would lose it, and nobody would know that it had ever been "
-    "there, since a file that ends early looks just like a file that was short. So the reader takes each line for itself, notes what "
-    "it could not understand, and goes on to the next."
+    "This record stands between two that cannot be read. It must arrive whole, with the number of its own "
+    "line, whatever has become of its neighbours. A reader that gives up at the first bad byte would lose it, "
+    "and nobody would know that it had ever been there, since a file that ends early looks just like a file "
+    "that was short. So the reader takes each line for itself, notes what it could not understand, and goes "
+    "on to the next."
 )
 
 
@@ -61,7 +71,12 @@ def written(name: str) -> list[Labelled]:
     """Return the healthy texts of a file in ``written/``."""
     entries = yaml.safe_load((HERE / "written" / f"{name}.yaml").read_text(encoding="utf-8"))
     return [
-        Labelled(entry["id"], entry["text"].rstrip("\n"), entry.get("verdict", "keep"), tuple(entry.get("rules", ())))
+        Labelled(
+            entry["id"],
+            entry["text"].rstrip("\n"),
+            entry.get("verdict", "keep"),
+            tuple(entry.get("rules", ())),
+        )
         for entry in entries
     ]
 
@@ -69,7 +84,8 @@ def written(name: str) -> list[Labelled]:
 def lines(records: Iterable[Labelled]) -> bytes:
     """Return the records as JSON Lines."""
     return b"".join(
-        json.dumps({"id": record.id, "text": record.text}, ensure_ascii=False).encode() + b"\n" for record in records
+        json.dumps({"id": record.id, "text": record.text}, ensure_ascii=False).encode() + b"\n"
+        for record in records
     )
 
 
@@ -121,7 +137,10 @@ def write_saved(path: Path, records: Sequence[Labelled]) -> None:
 
 def write_unreadable(path: Path) -> tuple[list[Labelled], list[dict[str, Any]]]:
     """Write bad lines with good ones between them; return the good records and the bad rows."""
-    good = [Labelled(f"between-{i}", f"{BETWEEN} This is number {i}.", "keep") for i in range(len(UNREADABLE_LINES) + 1)]
+    good = [
+        Labelled(f"between-{i}", f"{BETWEEN} This is number {i}.", "keep")
+        for i in range(len(UNREADABLE_LINES) + 1)
+    ]
     body, bad = bytearray(lines(good[:1])), []
     for i, (line, reason) in enumerate(UNREADABLE_LINES):
         bad.append({"source": path.name, "row": 2 * i + 1, "line": 2 * i + 2, "reason": reason})
@@ -146,12 +165,14 @@ def write_all(folder: Path) -> dict[str, Any]:
         return folder / name
 
     place("languages.jsonl", languages[:20], lines(languages[:20]))
-    write_gzip(place("forms.ndjson.gz", forms[:17]), forms[:17])
+    write_gzip(place("forms.ndjson.gz", forms[:FIRST_FORMS]), forms[:FIRST_FORMS])
     write_zstd(place("repetition.jsonl.zst", repetition), repetition)
     place("garbage.jsonl.bz2", garbage, bz2.compress(lines(garbage)))
     place("characters.jsonl.xz", unicode_damage, lzma.compress(lines(unicode_damage)))
-    pq.write_table(table(languages[20:]), place("scripts.parquet", languages[20:]), compression="zstd", row_group_size=4)
-    write_dictionary(place("forms_dictionary.parquet", forms[17:]), forms[17:])
+    pq.write_table(
+        table(languages[20:]), place("scripts.parquet", languages[20:]), compression="zstd", row_group_size=4
+    )
+    write_dictionary(place("forms_dictionary.parquet", forms[FIRST_FORMS:]), forms[FIRST_FORMS:])
     write_arrow(place("machine.arrow", machine), machine)
     place("saved/data-00000-of-00001.arrow", empty)
     shutil.rmtree(folder / "saved", ignore_errors=True)
@@ -161,7 +182,12 @@ def write_all(folder: Path) -> dict[str, Any]:
     good, bad = write_unreadable(folder / "unreadable.jsonl")
     place("unreadable.jsonl", good)
     bad.append(
-        {"source": "forms_dictionary.parquet", "row": len(forms[17:]), "line": None, "reason": "text_null"}
+        {
+            "source": "forms_dictionary.parquet",
+            "row": len(forms[FIRST_FORMS:]),
+            "line": None,
+            "reason": "text_null",
+        }
     )
     documents = {
         record.id: {"file": name, "verdict": record.verdict, "reasons": list(record.rules)}
@@ -177,7 +203,9 @@ def main() -> int:
     expected = write_all(folder)
     text = json.dumps(expected, ensure_ascii=False, indent=1)
     (folder / "expected.json").write_text(text + "\n", encoding="utf-8")
-    print(f"{len(expected['documents'])} documents and {len(expected['unreadable'])} unreadable records in {folder}")
+    print(
+        f"{len(expected['documents'])} documents and {len(expected['unreadable'])} unreadable records in {folder}"
+    )
     return 0
 
 
