@@ -157,10 +157,10 @@ def _dots(path: KeyPath) -> str:
 
 
 def _refuse(key: str, step: str, known: list[str], expected: str) -> NoReturn:
-    listed = f"{expected}: {', '.join(known)}" if known else expected
-    raise MisuseError(
-        one_line("no such setting", f"--set {key}", f"'{step}'", listed, did_you_mean(step, known))
-    )
+    hint = did_you_mean(step, known)
+    # All names where they help: a long list beside the right guess only hides it.
+    listed = f"{expected}: {', '.join(known)}" if known and not (hint and len(known) > 12) else expected
+    raise MisuseError(one_line("no such setting", f"--set {key}", f"'{step}'", listed, hint))
 
 
 def _assign(here: Any, path: KeyPath, text: str, key: str) -> None:
