@@ -129,8 +129,10 @@ _CATEGORY: dict[str, int] = {
 }  # fmt: skip
 
 _DENSE = 0x32400
-"""Below this every code point is looked up; above it only tags and private use are assigned."""
-_HIGH = 0xE0000
+"""Below this every code point is looked up; above it only tags and private use are assigned, as of Unicode 17."""
+_HIGH_BLOCKS = (0xF0000, 0xFFF00, 0x10FF00, 0xE0000, 0xE0100)
+"""Blocks above it that are not like all others of their plane; the first stands for private use."""
+_UNUSED = 0xD0000
 
 
 class Tables(NamedTuple):
@@ -169,20 +171,17 @@ def packed_tables() -> npt.NDArray[np.int64]:
 @lru_cache(maxsize=1)
 def tables() -> Tables:
     """Return the tables, built once a process in some tens of milliseconds."""
-    dense = _flags_between(0, _DENSE)
-    high = _flags_between(_HIGH, _HIGH + 0x200)
-    rest = np.array([UNASSIGNED, PRIVATE], dtype=np.int64)
-    points = np.concatenate((dense, high, rest))
+    spans = ((0, _DENSE), *((first, first + 256) for first in _HIGH_BLOCKS))
+    points = np.concatenate((*(_flags_between(*span) for span in spans), _flags_between(_UNUSED, _UNUSED + 256)))
     flags = np.unique(points)
     ids = np.searchsorted(flags, points).astype(np.uint8)
-    rows = ids[:-2].reshape(-1, 256)
-    rows = np.vstack((rows, np.full((1, 256), ids[-2]), np.full((1, 256), ids[-1])))
     numbers: dict[bytes, int] = {}
-    row_of = [numbers.setdefault(row.tobytes(), len(numbers)) for row in rows]
-    blocks = np.full(0x1100, row_of[-2], dtype=np.int64)
+    row_of = [numbers.setdefault(row.tobytes(), len(numbers)) for row in ids.reshape(-1, 256)]
+    blocks = np.full(0x1100, row_of[-1], dtype=np.int64)
+    blocks[0xF00:] = row_of[_DENSE >> 8]
     blocks[: _DENSE >> 8] = row_of[: _DENSE >> 8]
-    blocks[_HIGH >> 8 : (_HIGH >> 8) + 2] = row_of[_DENSE >> 8 : (_DENSE >> 8) + 2]
-    blocks[0xF00:] = row_of[-1]
+    for first, row in zip(_HIGH_BLOCKS, row_of[_DENSE >> 8 :], strict=False):
+        blocks[first >> 8] = row
     classes = np.frombuffer(b"".join(numbers), dtype=np.uint8)
     ascii_classes = ids[:128].copy()
     return Tables(flags[ascii_classes], ascii_classes, blocks, classes, flags)

@@ -32,6 +32,7 @@ from cleanfeed.signals.tables import (
     FORMAT,
     JOINER,
     LETTER,
+    MARK,
     NUMBER,
     SCRIPT_SHIFT,
     SCRIPTS,
@@ -397,7 +398,7 @@ def scan(
         word_chars += chars
         if bits & LETTER:
             alpha += 1
-        elif bits & (NUMBER | STACKING) == 0:
+        elif bits & (NUMBER | MARK) == 0:
             symbol += 1
         ends = last_flags
         if ends & CLOSER:
