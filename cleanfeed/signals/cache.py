@@ -7,6 +7,7 @@ fails on import where neither can. For that last case a folder under the system'
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import tempfile
 from pathlib import Path
@@ -18,13 +19,27 @@ def ensure_cache(package: Path = Path(__file__).parent) -> str | None:
     """Name a cache folder if numba would find none; return it, or None where nothing had to be done."""
     if os.environ.get(VARIABLE) or _writable(package / "__pycache__") or _writable(_user_cache()):
         return None
-    user = os.getuid() if hasattr(os, "getuid") else 0
-    folder = str(Path(tempfile.gettempdir()) / f"cleanfeed-kernels-{user}")
+    folder = _own_folder()
     # Processes started from here inherit it.
     os.environ[VARIABLE] = folder
     if "numba" in sys.modules:
         sys.modules["numba"].config.CACHE_DIR = folder
     return folder
+
+
+def _own_folder() -> str:
+    """Return a folder only this user can write: what lies in it is loaded as code."""
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    folder = Path(tempfile.gettempdir()) / f"cleanfeed-kernels-{user}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return tempfile.mkdtemp(prefix="cleanfeed-kernels-")
+    theirs = hasattr(os, "getuid") and found.st_uid != user
+    if theirs or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o022:
+        return tempfile.mkdtemp(prefix="cleanfeed-kernels-")
+    return str(folder)
 
 
 def _user_cache() -> Path:

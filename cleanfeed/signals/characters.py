@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from numba import njit
 
+from cleanfeed.signals.kernel import inner
 from cleanfeed.signals.tables import FLAGS_AT, SCRIPT_SHIFT, SCRIPTS
 
 PROPERTIES = (
@@ -57,7 +57,7 @@ _SCRIPTS = len(PROPERTIES)
 _ENTROPIES = _SCRIPTS + 1 + len(SCRIPTS)
 
 
-@njit(nogil=True, cache=True)
+@inner
 def _entropy(counts: Any) -> Any:  # pragma: no cover - compiled
     """Return the bits a symbol needs on average, and how many symbols there are."""
     total = distinct = 0
@@ -72,7 +72,7 @@ def _entropy(counts: Any) -> Any:  # pragma: no cover - compiled
     return max(0.0, math.log2(total) - weighted / total), distinct
 
 
-@njit(nogil=True, cache=True)
+@inner
 def characters(table: Any, seen: Any, classes: Any, letters: Any, out: Any) -> None:  # pragma: no cover - compiled
     """Write what ``CHARACTER_COUNTS`` names; adds the letters of ASCII to ``letters``."""
     out[:] = 0.0

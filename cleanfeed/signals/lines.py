@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from cleanfeed.signals.kernel import inner
 from cleanfeed.signals.view import BREAK, BULLETED, COLON_ENDS, ELLIPSIS_ENDS, ENDS
 
 SHORT_LINE = 30
@@ -37,7 +37,7 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 _SEED = np.uint64(0x2545F4914F6CDD1D)
 
 
-@njit(nogil=True, cache=True)
+@inner
 def _repeated(table: Any, hashes: Any, sizes: Any, total: Any) -> Any:  # pragma: no cover - compiled
     """Count the entries whose hash was there before, and sum up their sizes."""
     size = 16
@@ -58,7 +58,7 @@ def _repeated(table: Any, hashes: Any, sizes: Any, total: Any) -> Any:  # pragma
     return copies, chars
 
 
-@njit(nogil=True, cache=True)
+@inner
 def lines(
     total: Any, chars: Any, bits: Any, hashes: Any, templates: Any, table: Any, out: Any
 ) -> None:  # pragma: no cover - compiled

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from cleanfeed.signals.kernel import inner
 from cleanfeed.signals.words import (
     MARK_COOKIE,
     MARK_COOKIES,
@@ -46,7 +46,7 @@ _LONGEST_MARKER = 40
 _8 = np.uint64(8)
 
 
-@njit(nogil=True, cache=True)
+@inner
 def _markers(data: Any) -> Any:  # pragma: no cover - compiled
     """Count the markers of tokenizers that stand in the text."""
     found = opened = 0
@@ -77,7 +77,7 @@ def _markers(data: Any) -> Any:  # pragma: no cover - compiled
     return found
 
 
-@njit(nogil=True, cache=True)
+@inner
 def page(
     data: Any,
     total: Any,

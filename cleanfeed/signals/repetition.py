@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-MIN_WORDS = 20
-"""With fewer words the share of repeated ones is a matter of chance."""
+from cleanfeed.signals.formulas import MIN_WORDS
+from cleanfeed.signals.kernel import inner
+
 LONGEST_TOP = 4
 """Of n-grams up to this length the most frequent one is measured, of longer ones all that repeat."""
 LONGEST = 10
@@ -32,7 +32,7 @@ _32 = np.uint64(32)
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
-@njit(nogil=True, cache=True)
+@inner
 def _grow(table: Any, size: Any, distinct: Any, key_of: Any) -> None:  # pragma: no cover - compiled
     """Empty the table and put the numbers 0 to ``distinct - 1`` back, into ``size`` slots."""
     for k in range(2 * size):
@@ -46,7 +46,7 @@ def _grow(table: Any, size: Any, distinct: Any, key_of: Any) -> None:  # pragma:
         table[slot << _ONE | _ONE] = np.uint64(number)
 
 
-@njit(nogil=True, cache=True)
+@inner
 def _number_pairs(
     live: Any, table: Any, key_of: Any, sieve: Any, at: Any, gram: Any, first: Any, counts: Any
 ) -> Any:  # pragma: no cover - compiled
@@ -108,7 +108,7 @@ def _number_pairs(
     return found, distinct
 
 
-@njit(nogil=True, cache=True)
+@inner
 def repetition(
     total: Any,
     numbers: Any,

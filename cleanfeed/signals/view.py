@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from cleanfeed.signals.kernel import inner
 from cleanfeed.signals.tables import (
     ASCII_CLASSES_AT,
     BLOCKS_AT,
@@ -47,7 +47,7 @@ from cleanfeed.signals.tables import (
     ZERO_WIDTH,
 )
 
-MAX_WORDS = 1 << 22
+MAX_WORDS = 1 << 21
 """Words and lines past this number are counted but not kept: repeats are measured over the text before them."""
 RULER = 10
 """A character repeated this often without a break is a run worth counting."""
@@ -149,7 +149,7 @@ def make_view(max_bytes: int) -> View:
     )
 
 
-@njit(nogil=True, cache=True)
+@inner
 def _decode(data: Any, at: Any) -> Any:  # pragma: no cover - compiled
     """Return the code point that starts at ``at``, outside ASCII, and the bytes it takes; the text is valid UTF-8."""
     lead = np.int64(data[at])
@@ -162,7 +162,7 @@ def _decode(data: Any, at: Any) -> Any:  # pragma: no cover - compiled
     return (lead & 0x07) << 18 | point << 6 | (np.int64(data[at + 3]) & 0x3F), 4
 
 
-@njit(nogil=True, cache=True)
+@inner
 def _end_mark(data: Any, start: Any, stop: Any, table: Any) -> Any:  # pragma: no cover - compiled
     """Return the bits of the last character of a word that is no closing quote or bracket; 0 where there is none."""
     at = stop
@@ -179,7 +179,7 @@ def _end_mark(data: Any, start: Any, stop: Any, table: Any) -> Any:  # pragma: n
     return 0
 
 
-@njit(nogil=True, cache=True)
+@inner
 def _load(data: Any, at: Any) -> Any:  # pragma: no cover - compiled
     """Read 8 bytes as one number; compiles to a single load."""
     i = np.uint64(at)
@@ -189,7 +189,7 @@ def _load(data: Any, at: Any) -> Any:  # pragma: no cover - compiled
     return word
 
 
-@njit(nogil=True, cache=True)
+@inner
 def _hash(data: Any, start: Any, stop: Any) -> Any:  # pragma: no cover - compiled
     """Return a 64-bit hash of some bytes."""
     h = _SEED ^ np.uint64(stop - start)
@@ -210,7 +210,7 @@ def _hash(data: Any, start: Any, stop: Any) -> Any:  # pragma: no cover - compil
     return h ^ (h >> _32)
 
 
-@njit(nogil=True, cache=True)
+@inner
 def _hash_folded(data: Any, start: Any, stop: Any) -> Any:  # pragma: no cover - compiled
     """Return a hash of some bytes in which each run of ASCII digits counts as a single ``0``."""
     h = _SEED
@@ -227,7 +227,7 @@ def _hash_folded(data: Any, start: Any, stop: Any) -> Any:  # pragma: no cover -
     return h ^ (h >> _32)
 
 
-@njit(nogil=True, cache=True)
+@inner
 def _hides(flags: Any, before: Any) -> Any:  # pragma: no cover - compiled
     """Tell whether a format character is hidden without a reason, given the bits of the character before it."""
     if flags & JOINER:
@@ -241,7 +241,7 @@ def _hides(flags: Any, before: Any) -> Any:  # pragma: no cover - compiled
     return flags & ZERO_WIDTH != 0 and before & SPACELESS == 0
 
 
-@njit(nogil=True, cache=True)
+@inner
 def _is_bullet(data: Any, start: Any, chars: Any, table: Any) -> Any:  # pragma: no cover - compiled
     """Tell whether a word begins with a list mark; ``-``, ``*`` and ``+`` must be the whole word."""
     byte = data[start]
@@ -251,7 +251,7 @@ def _is_bullet(data: Any, start: Any, chars: Any, table: Any) -> Any:  # pragma:
     return table[FLAGS_AT + table[table[BLOCKS_AT + (point >> 8)] + (point & 255)]] & BULLET != 0
 
 
-@njit(nogil=True, cache=True)
+@inner
 def scan(
     data: Any,
     table: Any,

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from cleanfeed.signals.kernel import inner
 from cleanfeed.signals.view import MAX_WORDS
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
@@ -95,7 +95,7 @@ def make_grams(max_bytes: int) -> Grams:
     )
 
 
-@njit(nogil=True, cache=True)
+@inner
 def _eight(data: Any, at: int, stop: int) -> Any:  # pragma: no cover - compiled
     """Read up to 8 bytes from ``at`` on as one number, with bit 5 of each set, which folds the case of letters."""
     word = _ZERO
@@ -111,7 +111,7 @@ def _eight(data: Any, at: int, stop: int) -> Any:  # pragma: no cover - compiled
     return word
 
 
-@njit(nogil=True, cache=True)
+@inner
 def word_marks(data: Any, start: int, stop: int) -> int:  # pragma: no cover - compiled
     """Return the marks of the word between two bytes; letters match in any case."""
     size = stop - start
@@ -158,7 +158,7 @@ def word_marks(data: Any, start: int, stop: int) -> int:  # pragma: no cover - c
     return marks
 
 
-@njit(nogil=True, cache=True)
+@inner
 def _grow(table: Any, size: Any, distinct: Any, key_of: Any) -> None:  # pragma: no cover - compiled
     """Empty the table and put the numbers 0 to ``distinct - 1`` back, into ``size`` slots."""
     for k in range(2 * size):
@@ -172,7 +172,7 @@ def _grow(table: Any, size: Any, distinct: Any, key_of: Any) -> None:  # pragma:
         table[slot << _ONE | _ONE] = np.uint64(number)
 
 
-@njit(nogil=True, cache=True)
+@inner
 def number_words(
     data: Any,
     total: Any,
