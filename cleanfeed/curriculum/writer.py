@@ -49,7 +49,7 @@ def curriculum_schema(*, tokens: bool, text: bool, keep_fields: Sequence[str]) -
         pa.field("stage", pa.int16(), nullable=False),
         pa.field("n_tokens", pa.int32()),
         pa.field("n_chars", pa.int64(), nullable=False),
-        pa.field("quality", pa.float32(), nullable=False),
+        pa.field("quality", pa.float32()),
         pa.field("flags", pa.list_(pa.string()), nullable=False),
     ]
     if tokens:

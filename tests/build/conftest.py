@@ -1,6 +1,7 @@
 """Small builds that run in this process."""
 
 import json
+import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,14 @@ from cleanfeed.rules.pipeline import load_pipeline
 
 TOKENIZER = str(Path(__file__).parents[2] / "data_samples" / "tokenizer.json")
 
-PROSE = (
-    "The ferry left the harbour before dawn, and the three of us stood at the rail until the lights of the town "
-    "were gone. Nobody spoke for a long while. My brother poured tea from a flask and said that the weather would "
-    "hold until Thursday, which was all that we needed to know."
-)
+WORDS = (
+    "the a this that every one my her their our old small quiet cold early last open grey narrow patient "
+    "ferry harbour kitchen garden letter river winter morning neighbour lamp road market window teacher boat "
+    "orchard station bread ladder meadow clock valley singer engine village "
+    "left found carried remembered opened followed watched repaired waited for and but because while under "
+    "over near behind with without before after until again slowly never often almost together to of in on "
+    "was had is were be have could would"
+).split()
 
 
 class Silent:
@@ -41,11 +45,14 @@ class Silent:
         self.notes.append(text)
 
 
-def prose(number: int) -> str:
-    """Return healthy text, different for each number."""
-    words = PROSE.split()
-    turn = number % len(words)
-    return f"Day {number}. " + " ".join(words[turn:] + words[:turn])
+def prose(number: int, sentences: int = 5) -> str:
+    """Return text that reads like text to every signal, different for each number."""
+    dice = random.Random(number)
+    found = []
+    for _ in range(sentences):
+        words = dice.choices(WORDS, k=dice.randint(8, 16))
+        found.append(" ".join(words).capitalize() + ".")
+    return " ".join(found)
 
 
 def write_jsonl(path: Path, records: Sequence[Mapping[str, Any] | bytes]) -> Path:
@@ -63,18 +70,29 @@ Build = Callable[..., BuildReport]
 def run(tmp_path: Path) -> Build:
     """Build into ``tmp_path/out`` with the given inputs and request fields."""
 
-    def go(*inputs: Path | str, out: Path | None = None, pipeline: str = "web_text", sets: Sequence[str] = (), **fields: Any):
+    def go(
+        *inputs: Path | str,
+        out: Path | None = None,
+        pipeline: str = "web_text",
+        sets: Sequence[str] = (),
+        **fields: Any,
+    ):
+        progress = fields.pop("progress", Silent())
         request = BuildRequest(
             inputs=tuple(map(str, inputs)),
             out=str(out or tmp_path / "out"),
             pipeline=load_pipeline(pipeline, sets),
             **fields,
         )
-        return build(request, fields.pop("progress", Silent()))
+        return build(request, progress)
 
     return go
 
 
 def tree(folder: Path) -> dict[str, bytes]:
     """Return every file below a folder by its relative name."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }

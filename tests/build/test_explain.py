@@ -12,7 +12,7 @@ from cleanfeed.signals.registry import SIGNALS
 from .conftest import TOKENIZER, Build, prose, write_jsonl
 
 BLOB = "A picture follows. " + "g4ODg4OD" * 2000
-LONG = "\n".join(prose(n) for n in range(60))
+LONG = "\n".join(prose(n) for n in range(80))
 RECORDS = [
     {"id": "good", "text": prose(1)},
     {"id": "blob", "text": BLOB},

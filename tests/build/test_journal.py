@@ -71,7 +71,10 @@ def test_a_second_build_is_refused_until_the_first_is_gone_however_it_went(tmp_p
     with holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(BusyError, match=rf"another build is running.*process {holder.pid} on "), only_build(work):
+        with (
+            pytest.raises(BusyError, match=rf"another build is running.*process {holder.pid} on "),
+            only_build(work),
+        ):
             pass
         os.kill(holder.pid, signal.SIGKILL)
     with only_build(work):

@@ -86,7 +86,11 @@ def many_files(folder: Path) -> Path:
 @pytest.mark.parametrize("tokenizer", [None, TOKENIZER])
 def test_the_bytes_do_not_depend_on_the_number_of_workers(tmp_path: Path, run: Build, tokenizer: str | None):
     folder = many_files(tmp_path / "in")
-    sets = ["curriculum.file_row_groups=1", "curriculum.row_group_tokens=512", "curriculum.row_group_chars=4096"]
+    sets = [
+        "curriculum.file_row_groups=1",
+        "curriculum.row_group_tokens=512",
+        "curriculum.row_group_chars=4096",
+    ]
     trees = []
     for workers in (1, 2, 4, 1):
         out = tmp_path / f"out-{len(trees)}"
@@ -104,7 +108,11 @@ def test_files_are_cut_at_full_row_groups_and_follow_one_shuffled_order(tmp_path
     cut = run(folder, out=tmp_path / "cut", sets=sets).manifest
     for one, many in zip(whole["stages"], cut["stages"], strict=True):
         order = [
-            [row for name in stage["files"] for row in pq.read_table(tmp_path / folder / name, columns=["doc_id"])["doc_id"].to_pylist()]
+            [
+                row
+                for name in stage["files"]
+                for row in pq.read_table(tmp_path / folder / name, columns=["doc_id"])["doc_id"].to_pylist()
+            ]
             for folder, stage in (("whole", one), ("cut", many))
         ]
         assert order[0] == order[1]
@@ -120,11 +128,15 @@ def test_files_are_cut_at_full_row_groups_and_follow_one_shuffled_order(tmp_path
 
 
 def test_samples_are_what_the_tokenizer_says_and_long_documents_come_in_parts(tmp_path: Path, run: Build):
-    long = "\n".join(prose(n) for n in range(60))
-    source = write_jsonl(tmp_path / "a.jsonl", [{"id": "long", "text": long}, {"id": "short", "text": prose(1)}])
+    long = "\n".join(prose(n) for n in range(80))
+    source = write_jsonl(
+        tmp_path / "a.jsonl", [{"id": "long", "text": long}, {"id": "short", "text": prose(1)}]
+    )
     manifest = run(source, tokenizer=TOKENIZER, keep_text=True).manifest
     encoder = TextEncoder(TOKENIZER)
-    samples = rows(tmp_path / "out", "curriculum/*/*.parquet", "doc_id, part, n_tokens, n_chars, input_ids, text")
+    samples = rows(
+        tmp_path / "out", "curriculum/*/*.parquet", "doc_id, part, n_tokens, n_chars, input_ids, text"
+    )
     for name, text in (("long", long), ("short", prose(1))):
         parts = sorted(sample[1:] for sample in samples if sample[0] == name)
         ids = [token for part in parts for token in part[3]]
@@ -212,7 +224,9 @@ def test_limit_reads_the_first_records_only(tmp_path: Path, run: Build):
 
 
 def test_kept_fields_and_a_quality_column_travel_to_the_curriculum(tmp_path: Path, run: Build):
-    records = [{"id": n, "text": prose(n), "lang": "en", "score": n / 10, "meta": {"a": n}} for n in range(10)]
+    records = [
+        {"id": n, "text": prose(n), "lang": "en", "score": n / 10, "meta": {"a": n}} for n in range(10)
+    ]
     del records[3]["score"]
     pipeline = tmp_path / "mine.yaml"
     pipeline.write_text(
@@ -236,7 +250,9 @@ def test_kept_fields_and_a_quality_column_travel_to_the_curriculum(tmp_path: Pat
 
 def test_likeness_to_a_reference_sample_orders_documents(tmp_path: Path, run: Build):
     records = [{"id": f"sea{n}", "text": prose(n)} for n in range(20)]
-    other = "Quarterly revenue rose as the committee approved the budget for new software licences and audits. "
+    other = (
+        "Quarterly revenue rose as the committee approved the budget for new software licences and audits. "
+    )
     records += [{"id": f"money{n}", "text": f"Item {n}. " + other * 3} for n in range(20)]
     reference = write_jsonl(tmp_path / "ref" / "ref.jsonl", [{"text": prose(500 + n)} for n in range(5)])
     pipeline = tmp_path / "mine.yaml"

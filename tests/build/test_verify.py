@@ -55,7 +55,9 @@ def test_every_flipped_byte_is_found(built: Path):
 def test_a_missing_and_a_foreign_file_are_named(built: Path):
     path = curriculum_file(built)
     path.rename(path.with_name("part-99999.parquet"))
-    with pytest.raises(VerifyError, match=r"part-00000\.parquet: missing; .*part-99999\.parquet: not in the manifest"):
+    with pytest.raises(
+        VerifyError, match=r"part-00000\.parquet: missing; .*part-99999\.parquet: not in the manifest"
+    ):
         verify(str(built))
 
 

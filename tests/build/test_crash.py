@@ -1,0 +1,80 @@
+"""A build killed between any two of its effects goes on where it stopped, and ends in the same bytes."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cleanfeed.build.verify import verify
+
+from .conftest import TOKENIZER, prose, tree, write_jsonl
+
+BUILD = """
+import os, signal, sys
+from pathlib import Path
+from cleanfeed.build import tasks
+from cleanfeed.build.runner import BuildRequest, build
+from cleanfeed.rules.pipeline import load_pipeline
+
+source, out, tokenizer, kill_at = sys.argv[1:]
+tasks.TASK_BYTES = 4096
+left = int(kill_at)
+replace, fsync, done = Path.replace, os.fsync, []
+
+
+def effect(function):
+    def call(*arguments):
+        done.append(function.__name__)
+        if len(done) == left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments)
+    return call
+
+
+Path.replace, os.fsync = effect(replace), effect(fsync)
+
+
+class Silent:
+    compiling = phase = advance = note = lambda self, *arguments: None
+
+
+request = BuildRequest((source,), out, load_pipeline("web_text"), tokenizer=tokenizer)
+report = build(request, Silent())
+print(len(done), report.already_done)
+"""
+
+
+def run(source: Path, out: Path, kill_at: int) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", BUILD, str(source), str(out), TOKENIZER, str(kill_at)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes], int]:
+    folder = tmp_path_factory.mktemp("crash")
+    for number in range(3):
+        records = [{"id": f"{number}-{n}", "text": prose(100 * number + n)} for n in range(12)]
+        write_jsonl(
+            folder / "in" / f"{number}.jsonl", [*records, b"{broken", {"id": "b", "text": "g4OD" * 999}]
+        )
+    done = run(folder / "in", folder / "out", 0)
+    assert done.returncode == 0, done.stderr
+    effects, again = done.stdout.split()
+    assert again == "False"
+    return folder / "in", tree(folder / "out"), int(effects)
+
+
+@pytest.mark.parametrize("part", [0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9, 1.0])
+def test_a_killed_build_ends_in_the_bytes_of_an_undisturbed_one(
+    tmp_path: Path, undisturbed: tuple[Path, dict[str, bytes], int], part: float
+):
+    source, expected, effects = undisturbed
+    out = tmp_path / "out"
+    assert run(source, out, max(1, round(part * effects))).returncode == -signal.SIGKILL
+    resumed = run(source, out, 0)
+    assert resumed.returncode == 0, resumed.stderr
+    assert tree(out) == expected
+    assert int(resumed.stdout.split()[0]) < effects or part == 0.0
+    verify(str(out))
