@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import threading
 import time
@@ -18,6 +19,8 @@ class Run:
     """What is known of a command after it ended."""
 
     seconds: float
+    processor_seconds: float
+    """Of the command and its children, as far as they were waited for."""
     output: str
     peaks: list[int] = field(default_factory=list)
     """Peak resident bytes of each process of the command, largest first, mapped files included."""
@@ -72,9 +75,14 @@ class _Watch(threading.Thread):
                     continue
 
 
+def _children_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def run(command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Run:
     """Run the command to its end; a failing one ends the benchmark with what it wrote to stderr."""
-    start = time.perf_counter()
+    start, before = time.perf_counter(), _children_seconds()
     process = subprocess.Popen(
         list(command),
         stdout=subprocess.PIPE,
@@ -91,4 +99,4 @@ def run(command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Pa
     watch.join()
     if process.returncode != 0:
         raise SystemExit(f"{' '.join(command)} ended with {process.returncode}:\n{errors[-4000:]}")
-    return Run(seconds, output, sorted(watch.peaks.values(), reverse=True))
+    return Run(seconds, _children_seconds() - before, output, sorted(watch.peaks.values(), reverse=True))
