@@ -103,23 +103,24 @@ def _distinct(data: Any, start: int, stop: int) -> int:
 def classify_run(data: Any, start: int, stop: int) -> int:
     """Tell what a run of letters, digits and ``+/-_`` is: a kind of blob, or nothing."""
     n = stop - start
-    upper, lower, digits, plus, dash, other, pairs, changes, capitals = 0, 0, 0, 0, 0, 0, 0, 0, 0
-    before, byte_before = 0, 0
+    upper = lower = digits = plus = dash = other = pairs = changes = capitals = before = byte_before = 0
     for i in range(start, stop):
-        byte = data[i]
-        kind = _CLASS[byte]
+        byte = np.int64(data[i])
+        kind = np.int64(_CLASS[byte])
         group = kind & 7
-        upper += group == 1
-        lower += group == 2
-        digits += group == 4
-        plus += (kind & 8) != 0
-        dash += (kind & 16) != 0
-        other += (kind & 32) == 0
+        upper += kind & 1
+        lower += kind >> 1 & 1
+        digits += kind >> 2 & 1
+        plus += kind >> 3 & 1
+        dash += kind >> 4 & 1
+        other += kind >> 5 & 1 ^ 1
         # pairs across + / - _ say nothing: these part words in paths and names; neither do equal neighbours
-        compared = group != 0 and before != 0 and byte != byte_before
-        pairs += compared
-        changes += compared and group != before
-        capitals += compared and group == before and group == 1
+        if group != 0 and before != 0 and byte != byte_before:
+            pairs += 1
+            if group != before:
+                changes += 1
+            else:
+                capitals += group & 1
         before, byte_before = group, byte
     letters = upper + lower
     if digits and letters:
