@@ -122,6 +122,10 @@ def test_measures_of_words_do_not_speak_for_scripts_without_spaces(text: str) ->
     assert signals(text, "script_spaceless", "longest_run") == [1.0, 0]
 
 
+def test_amharic_words_are_cut_at_the_wordspace() -> None:
+    assert signals("ትምህርት፡ለእያንዳንዱ፡ሰው፡ሁኔታ።", "words", "longest_word", "terminal_lines") == [4, 7, 1]
+
+
 def test_thai_without_end_is_no_long_run() -> None:
     assert signals(THAI * 100, "longest_run") == [0]
 

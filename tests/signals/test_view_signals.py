@@ -16,7 +16,7 @@ from tests.signals import plain
 
 SIGNS = st.sampled_from(
     "a b c A é 1 2 . . . ! ? … 。 ！ , : ： ; - * + • · \" ' ) ] ” # { } < > | [ / 天 地 か ー ꀀ 가 나 ก า ་ མ अ ि "
-    "ж א ع ሀ ۔ ։ । ◌ 〇 々 𝒳 😀 ½ ٣".split()
+    "ж א ع ሀ ፡ ۔ ։ । ◌ 〇 々 𝒳 😀 ½ ٣".split()
     + [" ", " ", " ", "\n", "\n", "\r", "\t", "\v", "\x85", "\xa0", "\u2028", "\u3000"]
     + list("\x00\x07\x7f\x80\u00ad\u0301\u0316\u20dd\u034f\u200b\u200c\u200d\u2060\ufe0f\ufe00\ufeff\ufffd\ue000")
     + list("\u0378\ufffe\u202a\u202e\u202d\u2066\u200f\U000e0001\U000e0067\U000e007f\U0001f3f4\U000e0100\U0010ffff")
