@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cleanfeed.curriculum.codepoints import after_code_points, code_points
 from cleanfeed.curriculum.gather import scatter
 from cleanfeed.signals.corpus import count_documents, rare_token_share
 from cleanfeed.signals.measure import compiled, warm_up
@@ -22,9 +23,12 @@ def load_kernels(*, tokens: bool) -> None:
     """
     warm_up()
     one = np.zeros(1, dtype=np.int64)
-    scatter(np.zeros(1, np.uint8), one, one, np.zeros(1, np.uint8), one)
+    # Read-only and writable arrays are two types to numba: what a build reads from Arrow is read-only.
+    data = np.frombuffer(bytes(4), dtype=np.uint8)
+    scatter(data, one, one, np.zeros(1, dtype=np.uint8), one)
+    after_code_points(data, 0, code_points(data, 0, 1), 1)
     if tokens:
         ids = np.zeros(1, dtype=np.int32)
-        scatter(ids, one, one, ids, one)
+        scatter(data.view(np.int32), one, one, ids, one)
         count_documents(ids, np.array([0, 1]), np.zeros(1, dtype=np.int64))
         rare_token_share(ids, np.array([0, 1]), np.zeros(1, dtype=np.int64), 10_000)

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from cleanfeed.curriculum.codepoints import after_code_points, code_points
 from cleanfeed.curriculum.tokenizer import INSIDE_CHARACTER, INSIDE_WORD, STARTS_LINE, STARTS_WORD
 
 Int64 = npt.NDArray[np.int64]
@@ -83,10 +84,8 @@ class ByteCutter:
     data: npt.NDArray[np.uint8]
 
     def reach(self, start: int, stop: int, units: int) -> int:
-        """Return the byte after ``units`` code points; looks at no more than 4 bytes for each."""
-        window = self.data[start : min(stop, start + 4 * units + 1)]
-        leads = np.flatnonzero((window & 0xC0) != 0x80)
-        return start + int(leads[units]) if units < len(leads) else stop
+        """Return the byte after ``units`` code points."""
+        return int(after_code_points(self.data, start, stop, units))
 
     def units(self, start: int, stop: int) -> int:
         """Return the code points of these bytes."""
@@ -103,7 +102,7 @@ class ByteCutter:
 
     def chars(self, start: int, stop: int) -> int:
         """Return the code points of these bytes."""
-        return int(np.count_nonzero((self.data[start:stop] & 0xC0) != 0x80))
+        return int(code_points(self.data, start, stop))
 
 
 def split(
