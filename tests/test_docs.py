@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 from pydantic import BaseModel
 
 from cleanfeed import settings
@@ -75,6 +77,21 @@ def test_every_key_of_a_pipeline_file_is_documented() -> None:
     ]
     keys = {key for model in models for key in model.model_fields}
     assert {key for key in keys if f"`{key}`" not in page} == set()
+
+
+def test_the_rule_on_the_pipelines_page_is_a_valid_rule() -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", read("pipelines.md"), re.DOTALL)
+    signals = {signal.name for signal in SIGNALS}
+    for rule in yaml.safe_load(block)["rules"]:
+        # Through JSON, as the pipeline reader does: lists may stand where the settings hold tuples.
+        checked = settings.RuleSettings.model_validate_json(json.dumps(rule))
+        named = {checked.signal, *(bound.signal for bound in (*checked.evidence, *checked.where))}
+        assert named <= signals
+
+
+@pytest.mark.parametrize("option", re.findall(r"^--set (\S+=\S+)$", read("pipelines.md"), re.MULTILINE))
+def test_every_set_option_on_the_pipelines_page_works_on_the_default_preset(option: str) -> None:
+    assert load_pipeline("web_text", [option]) != load_pipeline("web_text")
 
 
 @pytest.mark.parametrize(

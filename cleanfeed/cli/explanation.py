@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 EXCERPT = 72
 """Code points of a span that are shown: its beginning and its end."""
-LOOK = {"rejects": "red", "flags": "yellow", "passes": "", "silent": "dim"}
-ORDER = ("rejects", "flags")
+LOOK = {"rejects": "red", "flags": "yellow"}
+"""How the rules that fired are shown, worst first."""
 SHORT = 5
 """A span is worth showing down to this part of its signal's longest."""
 
@@ -60,7 +60,7 @@ def _show_head(explanation: Explanation, console: Console) -> None:
 
 def _show_rules(rules: Sequence[RuleReading], console: Console) -> None:
     """Print each rule that rejects or flags with the reason, and count the others."""
-    for outcome in ORDER:
+    for outcome in LOOK:
         for reading in rules:
             if reading.outcome == outcome:
                 console.print(f"{reading.rule} {reading.words}", style=LOOK[outcome], soft_wrap=True)
@@ -88,7 +88,7 @@ def worst(spans: Sequence[Span], rules: Sequence[RuleReading]) -> list[Span]:
 
     A span much shorter than the longest of its signal is left out; ``--json`` has them all.
     """
-    fired = [reading for reading in rules if reading.outcome in ORDER]
+    fired = [reading for reading in rules if reading.outcome in LOOK]
     named = {
         bound.signal for reading in fired for bound in (reading.limit, *reading.evidence) if bound.crossed
     }
@@ -120,10 +120,9 @@ def _show_signals(explanation: Explanation, console: Console) -> None:
     grid.columns[2].no_wrap = False
     for name, value in explanation.signals.items():
         rules = readings.get(name, [])
-        worst = next(
-            (outcome for outcome in ORDER if any(rule.outcome == outcome for rule in rules)), "passes"
-        )
-        row(grid, name, measure(value), "; ".join(map(_limit, rules)), style=LOOK[worst])
+        outcomes = {rule.outcome for rule in rules}
+        look = next((style for outcome, style in LOOK.items() if outcome in outcomes), "")
+        row(grid, name, measure(value), "; ".join(map(_limit, rules)), style=look)
     console.print(grid)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -71,7 +72,8 @@ def _say(line: str, invocation: Invocation) -> None:
     if invocation.debug:
         traceback.print_exc()
     line = " ".join(line.split())
-    click.echo(click.style(line, fg="red") if sys.stderr.isatty() else line, err=True)
+    coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    click.echo(click.style(line, fg="red") if coloured else line, err=True)
 
 
 def _misuse(error: click.ClickException) -> str:
