@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from cleanfeed.build.runner import BuildRequest, build
 from cleanfeed.documents.plan import plan_inputs
 from cleanfeed.documents.read import read_piece
 from cleanfeed.rules.pipeline import load_pipeline
@@ -86,6 +89,63 @@ def test_a_sample_gets_its_verdict_for_its_reasons(
     assert (verdict, reasons) == (expected["verdict"], reasons)
     assert set(expected["reasons"]) <= set(reasons)
     assert bool(reasons) == (verdict != "keep")
+
+
+class Silent:
+    """A progress nobody looks at."""
+
+    def compiling(self) -> None: ...
+
+    def phase(self, name: str, total: int, unit: str) -> None: ...
+
+    def advance(self, amount: int) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The samples built as the README says, with their tokenizer."""
+    out = tmp_path_factory.mktemp("samples") / "out"
+    pipeline = load_pipeline(EXPECTED["pipeline"])
+    request = BuildRequest((str(SAMPLES),), str(out), pipeline, tokenizer=str(SAMPLES / "tokenizer.json"))
+    assert build(request, Silent()).exit_code == 0
+    return out
+
+
+def rows_of(folder: Path, *columns: str) -> list[dict[str, Any]]:
+    files = sorted(folder.rglob("*.parquet"))
+    return [row for file in files for row in pq.read_table(file, columns=list(columns)).to_pylist()]
+
+
+def test_a_build_gives_every_sample_the_same_verdict(built: Path) -> None:
+    rows = rows_of(built / "signals", "doc_id", "source", "verdict")
+    assert {row["doc_id"]: (row["source"], row["verdict"]) for row in rows} == {
+        name: (document["file"], document["verdict"]) for name, document in DOCUMENTS.items()
+    }
+    assert len(rows) == len(DOCUMENTS)
+
+
+def test_a_build_counts_the_samples_once_each(built: Path) -> None:
+    by_verdict = Counter(document["verdict"] for document in DOCUMENTS.values())
+    unreadable = len(EXPECTED["unreadable"])
+    assert json.loads((built / "manifest.json").read_text())["counts"] == {
+        "read": len(DOCUMENTS) + unreadable,
+        "kept": by_verdict["keep"] + by_verdict["flag"],
+        "flagged": by_verdict["flag"],
+        "rejected": by_verdict["reject"],
+        "duplicate": 0,
+        "excluded": 0,
+        "unreadable": unreadable,
+        "duplicate_ids": 0,
+    }
+
+
+def test_a_build_puts_machine_written_samples_behind_the_first_stage(built: Path) -> None:
+    first = {row["doc_id"] for row in rows_of(built / "curriculum", "doc_id", "stage") if row["stage"] == 0}
+    machine = {"mac-service-log", "mac-word-list", "mac-number-table", "mac-csv", "mac-calendar"}
+    assert first & machine == set()
+    assert {"form-verse", "form-dialogue", "form-definition"} <= first
 
 
 def test_every_input_kind_has_a_sample() -> None:
