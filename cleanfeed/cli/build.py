@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cleanfeed.cli.options import debug_option, enter, json_option, pipeline_options
+from cleanfeed.cli.options import debug_option, enter, json_option, named, pipeline_options
 
 if TYPE_CHECKING:
     from cleanfeed.settings import Pipeline
@@ -19,16 +19,28 @@ def available_cpus() -> int:
 
 
 @click.command(short_help="Measure, clean and order raw text into a curriculum.")
-@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True)
-@click.option("--out", metavar="DIR", required=True, help="Folder to write; made when it does not exist.")
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, callback=named)
+@click.option(
+    "--out",
+    metavar="DIR",
+    required=True,
+    callback=named,
+    help="Folder to write; made when it does not exist.",
+)
 @pipeline_options
-@click.option("--text-field", metavar="F", help="Field with the text; dots reach into records (meta.text).")
-@click.option("--id-field", metavar="F", help="Field with the document's id.")
+@click.option(
+    "--text-field",
+    metavar="F",
+    callback=named,
+    help="Field with the text; dots reach into records (meta.text).",
+)
+@click.option("--id-field", metavar="F", callback=named, help="Field with the document's id.")
 @click.option(
     "--keep-field",
     "keep_fields",
     metavar="F",
     multiple=True,
+    callback=named,
     help="Other field that travels to the curriculum. Repeatable.",
 )
 @click.option(

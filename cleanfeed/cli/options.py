@@ -50,6 +50,13 @@ json_option: Callable[[Command], Command] = click.option(
 )
 
 
+def named(_: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """Refuse an empty name, which a shell makes of a variable that is not set."""
+    if value == "" or (isinstance(value, tuple) and "" in value):
+        raise click.BadParameter("got '', expected a name", param=parameter)
+    return value
+
+
 def pipeline_options(command: Command) -> Command:
     """Add the options that choose rules, signals and tokenizer."""
     for option in (
@@ -63,6 +70,7 @@ def pipeline_options(command: Command) -> Command:
         click.option(
             "--tokenizer",
             metavar="FILE",
+            callback=named,
             help="tokenizer.json of the model; without one, lengths are counted in characters.",
         ),
         click.option(

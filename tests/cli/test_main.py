@@ -89,6 +89,17 @@ def test_debug_adds_the_traceback(
             ["build", "a.jsonl", "--out", "OUT", "--workers", "0"],
             "Invalid value for '--workers': 0 is not in the range x>=1. See 'cleanfeed build --help'.",
         ),
+        *(
+            (
+                ["build", "a.jsonl", "--out", "OUT", option, ""],
+                f"Invalid value for '{option}': got '', expected a name. See 'cleanfeed build --help'.",
+            )
+            for option in ("--out", "--tokenizer", "--text-field", "--id-field", "--keep-field")
+        ),
+        (
+            ["build", "", "--out", "OUT"],
+            "Invalid value for 'INPUT...': got '', expected a name. See 'cleanfeed build --help'.",
+        ),
         (["verify"], "Missing argument 'DIR'. See 'cleanfeed verify --help'."),
         (
             ["explain", "OUT"],
