@@ -197,22 +197,21 @@ def build_tokens(bench: Bench) -> None:
         files = sorted((out / "curriculum").glob("*/*.parquet"))
         tables = [pq.read_table(path, columns=["text"]) for path in files]
         pq.write_table(pa.concat_tables(tables), kept, compression="zstd")
+    encode = [
+        sys.executable,
+        str(HERE / "encode_alone.py"),
+        str(kept),
+        str(bench.data.tokenizer),
+        str(WORKERS),
+    ]
     alone, builds, ratios = [], [], []
     for _ in range(bench.runs):
-        encode = run(
-            [
-                sys.executable,
-                str(HERE / "encode_alone.py"),
-                str(kept),
-                str(bench.data.tokenizer),
-                str(WORKERS),
-            ]
-        )
-        alone.append(json.loads(encode.output))
+        alone.append(json.loads(run(encode).output))
         builds.append(bench.build(bench.data.tokenized, "--tokenizer", str(bench.data.tokenizer)))
         ratios.append(builds[-1].seconds / alone[-1]["seconds"])
     kept.unlink()
     floor = statistics.median(one["seconds"] for one in alone)
+    encoding = statistics.median(one["processor_seconds"] for one in alone)
     spread = ", ".join(f"{ratio:.2f}" for ratio in ratios)
     bench.add(
         "c  build with tokenizer / encode_batch_fast",
@@ -220,7 +219,8 @@ def build_tokens(bench: Bench) -> None:
         statistics.median(ratios),
         at_most=1.15,
         detail=f"build {_median(builds):.2f} s, encoding {floor:.2f} s for {alone[0]['tokens']:,} tokens in "
-        f"{WORKERS} processes of one thread; runs {spread}",
+        f"{WORKERS} processes of one thread; runs {spread}; "
+        f"processor {_used(builds):.2f} s, encoding {encoding:.2f} s",
     )
     peak = max(run.peak_mib for run in builds)
     listed = ", ".join(f"{size / MIB:.0f}" for size in builds[-1].peaks)
