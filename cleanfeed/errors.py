@@ -48,6 +48,8 @@ def one_line(what: str, where: str, got: str = "", expected: str = "", todo: str
         expected: What should have been there; left out when empty.
         todo: What the reader can do about it, as a sentence.
     """
-    sides = ", ".join(part for part in (f"got {got}" if got else "", f"expected {expected}" if expected else "") if part)
+    sides = ", ".join(
+        part for part in (f"got {got}" if got else "", f"expected {expected}" if expected else "") if part
+    )
     message = f"{what}: {where}" + (f": {sides}" if sides else "") + "."
     return " ".join((message + (f" {todo}" if todo else "")).split())
