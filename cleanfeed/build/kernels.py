@@ -8,6 +8,7 @@ from cleanfeed.curriculum.codepoints import after_code_points, code_points
 from cleanfeed.curriculum.gather import scatter
 from cleanfeed.signals.corpus import count_documents, rare_token_share
 from cleanfeed.signals.measure import compiled, warm_up
+from cleanfeed.signals.tokens import TokenTables, measure_tokens
 
 
 def kernels_ready() -> bool:
@@ -30,5 +31,7 @@ def load_kernels(*, tokens: bool) -> None:
     if tokens:
         ids = np.zeros(1, dtype=np.int32)
         scatter(data.view(np.int32), one, one, ids, one)
-        count_documents(ids, np.array([0, 1]), np.zeros(1, dtype=np.int64))
-        rare_token_share(ids, np.array([0, 1]), np.zeros(1, dtype=np.int64), 10_000)
+        one_id = np.array([0, 1])
+        measure_tokens(ids, one_id, one, TokenTables(np.zeros(1, dtype=np.uint8), -1))
+        count_documents(ids, one_id, np.zeros(1, dtype=np.int64))
+        rare_token_share(ids, one_id, np.zeros(1, dtype=np.int64), 10_000)

@@ -5,7 +5,7 @@ The first of three phases. Nothing here depends on another task, so an engine ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cleanfeed.build.spool import IDS_TYPE, flat_text, hashes, spool_schema, spool_writer
+from cleanfeed.build.spool import IDS_TYPE, SegmentWriter, flat_text, hashes, spool_schema, spool_writer
 from cleanfeed.build.tasks import EXPANSION, Context, Task, bytes_on_disk
 from cleanfeed.curriculum.durable import written_aside
 from cleanfeed.curriculum.gather import offsets_of
@@ -51,6 +51,8 @@ class Measured:
     """What is known of a task after it was measured."""
 
     pieces: list[PieceResult] = field(default_factory=list)
+    segments: int = 1
+    """Spool files the documents lie in."""
     token_documents: int = 0
     """Documents that were tokenised."""
 
@@ -67,9 +69,9 @@ class CorpusCounts:
     """The same in the reference sample."""
 
 
-def spool_path(context: Context, task: int) -> Path:
-    """Return where a task's measured documents lie."""
-    return context.work / f"measured-{task:05d}.arrow"
+def spool_path(context: Context, task: int, segment: int) -> Path:
+    """Return where some of a task's measured documents lie."""
+    return context.work / f"measured-{task:05d}-{segment:03d}.arrow"
 
 
 def unreadable_path(context: Context, task: int) -> Path:
@@ -93,8 +95,12 @@ def measure(context: Context, task: Task, report: Report, limit: int | None = No
     """
     measurer = _Measurer(context)
     found = Measured()
-    unreadable: list[tuple[int, Unreadable]] = []
-    with spool_writer(spool_path(context, task.index), measurer.schema) as writer:
+    with (
+        SegmentWriter(
+            lambda number: spool_path(context, task.index, number), measurer.schema, context.scale
+        ) as writer,
+        spool_writer(unreadable_path(context, task.index), UNREADABLE_SPOOL) as unreadable,
+    ):
         left = limit
         for number, piece in enumerate(task.pieces):
             batches, result = read_piece(
@@ -105,17 +111,18 @@ def measure(context: Context, task: Task, report: Report, limit: int | None = No
             )
             reported = 0
             for batch in batches:
-                unreadable += [(number, record) for record in batch.unreadable]
+                if batch.unreadable:
+                    unreadable.write_batch(_unreadable_batch(number, batch.unreadable))
                 if batch.table.num_rows:
-                    writer.write_batch(measurer.measured(number, batch))
+                    writer.write(measurer.measured(number, batch))
                 reported += _advance(report, piece, result, reported)
             report(bytes_on_disk(piece) - reported)
             found.pieces.append(result)
             left = None if left is None else left - result.records
-    _write_unreadable(unreadable_path(context, task.index), unreadable)
     with written_aside(corpus_path(context, task.index)) as aside, aside.open("wb") as handle:
         np.savez(handle, **measurer.counts())
     found.token_documents = measurer.token_documents
+    found.segments = writer.number
     return found
 
 
@@ -233,13 +240,7 @@ def reference_counts(pipeline: Pipeline) -> npt.NDArray[np.int64]:
     return total
 
 
-def _write_unreadable(path: Path, records: list[tuple[int, Unreadable]]) -> None:
-    columns = {
-        "piece": [piece for piece, _ in records],
-        **{
-            name: [getattr(record, name) for _, record in records]
-            for name in ("row", "line_format", "byte_offset", "reason", "detail", "excerpt")
-        },
-    }
-    with spool_writer(path, UNREADABLE_SPOOL) as writer:
-        writer.write_table(pa.table(columns, schema=UNREADABLE_SPOOL))
+def _unreadable_batch(piece: int, records: Sequence[Unreadable]) -> pa.RecordBatch:
+    names = UNREADABLE_SPOOL.names[1:]
+    columns = {name: [getattr(record, name) for record in records] for name in names}
+    return pa.RecordBatch.from_pydict({"piece": [piece] * len(records), **columns}, schema=UNREADABLE_SPOOL)

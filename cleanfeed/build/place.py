@@ -1,10 +1,11 @@
-"""A file of the curriculum and the spools of all tasks go in; the file, in its final order, comes out.
+"""A file of the curriculum and the spools of all segments go in; the file, in its final order, comes out.
 
 The last of three phases. Each file is made on its own from the spools it needs, so memory is bounded by one file.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,27 +17,29 @@ from cleanfeed.build.layout import FileSpec, column, read_index, stage_rows
 from cleanfeed.build.measure import Report, spool_path
 from cleanfeed.build.settle import samples_path
 from cleanfeed.build.spool import Spool, flat_ids, flat_text
-from cleanfeed.build.tasks import Context
+from cleanfeed.build.tasks import Context, Segment
 from cleanfeed.curriculum.gather import offsets_of, scatter
 from cleanfeed.curriculum.order import BUCKET_BITS
 from cleanfeed.curriculum.stages import Tiers
-from cleanfeed.curriculum.writer import curriculum_schema, write_parquet
+from cleanfeed.curriculum.writer import PartWriter, curriculum_schema
 
 Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """The samples of one task that go to the file."""
+    """The samples of one segment that go to the file."""
 
-    task: int
+    segment: Segment
     rows: pa.Table
     """Their index rows, in rising key."""
     places: Int64
     """Where each stands in the file."""
 
 
-def place(context: Context, spec: FileSpec, tiers: Tiers, tasks: int, report: Report) -> tuple[int, str]:
+def place(
+    context: Context, spec: FileSpec, tiers: Tiers, segments: Sequence[Segment], report: Report
+) -> tuple[int, str]:
     """Write one file of the curriculum; return its rows and digest."""
     report(1)
     schema = curriculum_schema(
@@ -45,18 +48,19 @@ def place(context: Context, spec: FileSpec, tiers: Tiers, tasks: int, report: Re
         keep_fields=context.pipeline.documents.keep_fields,
     )
     path = context.out / spec.name
-    if not spec.rows:
-        return 0, write_parquet(path, schema, [])
-    table = _table(context, spec, _choose(context, spec, tiers, tasks), schema)
-    return table.num_rows, write_parquet(path, schema, [table], spec.row_group_rows)
+    with PartWriter(path, schema, row_group_rows=spec.row_group_rows) as part:
+        if spec.rows:
+            part.write(_table(context, spec, _choose(context, spec, tiers, segments), schema))
+    assert part.digest is not None
+    return part.rows, part.digest
 
 
-def _choose(context: Context, spec: FileSpec, tiers: Tiers, tasks: int) -> list[_Chosen]:
-    """Return the file's samples by task: those of its stage and its run of shuffle keys."""
+def _choose(context: Context, spec: FileSpec, tiers: Tiers, segments: Sequence[Segment]) -> list[_Chosen]:
+    """Return the file's samples by segment: those of its stage and its run of shuffle keys."""
     indexes: list[pa.Table] = []
     keys: list[npt.NDArray[np.uint64]] = []
-    for task in range(tasks):
-        index = read_index(samples_path(context, task))
+    for segment in segments:
+        index = read_index(samples_path(context, segment.index))
         low, high = (
             np.searchsorted(
                 column(index, "key"), _key_range(spec.first_bucket, spec.last_bucket), side="left"
@@ -70,14 +74,16 @@ def _choose(context: Context, spec: FileSpec, tiers: Tiers, tasks: int) -> list[
         index = index.filter(pa.array(stage_rows(index, spec.stage, tiers)))
         indexes.append(index)
         keys.append(column(index, "key").astype(np.uint64))
-    owner = np.repeat(np.arange(tasks), [len(part) for part in keys])
+    owner = np.repeat(np.arange(len(segments)), [len(part) for part in keys])
     within = np.concatenate([np.arange(len(part)) for part in keys])
-    # Rising key; equal keys by task and place in it, which is the order of the inputs.
+    # Rising key; equal keys by segment and place in it, which is the order of the inputs.
     order = np.lexsort((within, owner, np.concatenate(keys)))[spec.skip : spec.skip + spec.rows]
     chosen: list[_Chosen] = []
-    for task in np.unique(owner[order]).tolist():
-        places = np.flatnonzero(owner[order] == task)
-        chosen.append(_Chosen(task, indexes[task].take(pa.array(within[order][places])), places))
+    for number in np.unique(owner[order]).tolist():
+        places = np.flatnonzero(owner[order] == number)
+        chosen.append(
+            _Chosen(segments[number], indexes[number].take(pa.array(within[order][places])), places)
+        )
     return chosen
 
 
@@ -94,7 +100,7 @@ def _table(context: Context, spec: FileSpec, chosen: list[_Chosen], schema: pa.S
     values = _Values(context, index)
     fields: dict[str, list[pa.Array]] = {name: [] for name in context.pipeline.documents.keep_fields}
     for part in chosen:
-        spool = Spool.open(spool_path(context, part.task)).batches
+        spool = Spool.open(spool_path(context, part.segment.task.index, part.segment.number)).batches
         batches = column(part.rows, "batch")
         for name, taken in fields.items():
             taken.append(_field(spool, f"field:{name}", batches, column(part.rows, "document")))

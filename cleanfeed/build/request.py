@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import fsspec
 import xxhash
 
-from cleanfeed.build.tasks import Context
+from cleanfeed.build.tasks import Context, scale_of, task_bytes
 from cleanfeed.documents.plan import InputFile, Plan, check_columns, plan_inputs
 from cleanfeed.errors import MisuseError, one_line
 from cleanfeed.rules.pipeline import resolved
@@ -74,7 +74,9 @@ def prepare(request: BuildRequest) -> Prepared:
     context = Context(request.pipeline, out, request.tokenizer, request.keep_text)
     encoder = context.encoder()
     context.rules()
-    plan = plan_inputs(request.inputs)
+    size = task_bytes(tokenizer=request.tokenizer is not None)
+    plan = plan_inputs(request.inputs, piece_bytes=size)
+    context = replace(context, scale=scale_of(plan.pieces))
     check_columns(plan, request.pipeline.documents, request.pipeline.quality.column)
     fingerprints = {file.index: fingerprint(file) for file in plan.files}
     identity = {

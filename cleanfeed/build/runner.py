@@ -26,7 +26,7 @@ from cleanfeed.build.measure import Measured, corpus_path, measure, read_corpus_
 from cleanfeed.build.place import place
 from cleanfeed.build.request import BuildRequest, Prepared, Progress, prepare
 from cleanfeed.build.settle import Corpus, Settled, samples_path, settle
-from cleanfeed.build.tasks import Context, Task, tasks_of, work_folder
+from cleanfeed.build.tasks import Context, Segment, Task, task_bytes, tasks_of, work_folder
 from cleanfeed.curriculum.durable import write_bytes, written_aside
 from cleanfeed.curriculum.stages import Tiers
 from cleanfeed.errors import MisuseError, NothingReadableError, one_line
@@ -88,8 +88,11 @@ class _Run:
     def __init__(self, prepared: Prepared, journal: Journal, progress: Progress) -> None:
         self.prepared, self.journal, self.progress = prepared, journal, progress
         self.context: Context = prepared.context
-        self.tasks: list[Task] = list(tasks_of(prepared.plan.pieces))
-        self.engine = LocalEngine(1 if prepared.request.limit is not None else prepared.request.workers)
+        size = task_bytes(tokenizer=self.context.tokenizer is not None)
+        self.tasks: list[Task] = list(tasks_of(prepared.plan.pieces, size))
+        workers = 1 if prepared.request.limit is not None else prepared.request.workers
+        # What is one task is small: starting processes for its later phases would take longer than they do.
+        self.engine = LocalEngine(min(workers, len(self.tasks)))
 
     @contextmanager
     def started(self) -> Iterator[_Run]:
@@ -113,7 +116,7 @@ class _Run:
         if sum(row["kept"] + row["rejected"] for one in settled for row in one.counts.values()) == 0:
             raise NothingReadableError(self._nothing(measured, settled))
         tiers = Tiers(self.prepared.request.pipeline.curriculum, _histogram(settled))
-        totals, files = self._placed(tiers)
+        totals, files = self._placed(tiers, _segments(self.tasks, measured))
         for one in settled:
             files.update(one.files)
         encoder = self.context.encoder()
@@ -151,8 +154,8 @@ class _Run:
         documents = sum(one.token_documents for one in measured)
         bases = _bases(self.tasks, measured)
         calls: list[Call] = [
-            (task.index, (self.context, task, Corpus(counts, documents, bases[task.index])))
-            for task in self.tasks
+            (segment.index, (self.context, segment, Corpus(counts, documents, bases[segment.task.index])))
+            for segment in _segments(self.tasks, measured)
         ]
         self.progress.phase("settle", len(calls), "files")
         return self._each("settle", settle, calls, Settled, [1] * len(calls))
@@ -169,15 +172,17 @@ class _Run:
             np.savez(handle, **arrays)
         return path if arrays else None
 
-    def _placed(self, tiers: Tiers) -> tuple[list[StageTotals], dict[str, tuple[int, str]]]:
+    def _placed(
+        self, tiers: Tiers, segments: Sequence[Segment]
+    ) -> tuple[list[StageTotals], dict[str, tuple[int, str]]]:
         settings, tokens = self.prepared.request.pipeline.curriculum, self.context.tokenizer is not None
-        indexes = (read_index(samples_path(self.context, task.index)) for task in self.tasks)
+        indexes = (read_index(samples_path(self.context, segment.index)) for segment in segments)
         totals = add_up(settings, tiers, indexes, tokens=tokens)
         specs: list[FileSpec] = [
             spec for total in totals for spec in files_of(settings, total, tokens=tokens)
         ]
         calls: list[Call] = [
-            (number, (self.context, spec, tiers, len(self.tasks))) for number, spec in enumerate(specs)
+            (number, (self.context, spec, tiers, segments)) for number, spec in enumerate(specs)
         ]
         self.progress.phase("write", len(calls), "files")
         placed = self._each("place", place, calls, tuple[int, str], [1] * len(calls))
@@ -237,6 +242,14 @@ class _Run:
 
 def _measure_some(context: Context, task: Task, limit: int, report: Callable[[int], None]) -> Measured:
     return measure(context, task, report, limit)
+
+
+def _segments(tasks: Sequence[Task], measured: Sequence[Measured]) -> list[Segment]:
+    """Return the segments of all tasks, in the order of the inputs."""
+    places = [
+        (task, number) for task, one in zip(tasks, measured, strict=True) for number in range(one.segments)
+    ]
+    return [Segment(index, task, number) for index, (task, number) in enumerate(places)]
 
 
 def _bases(tasks: Sequence[Task], measured: Sequence[Measured]) -> list[tuple[int, ...]]:

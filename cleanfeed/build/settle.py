@@ -1,4 +1,4 @@
-"""A measured task and what is known of the whole corpus go in; verdicts, rejects and an index of samples come out.
+"""A measured segment and what is known of the whole corpus go in; verdicts, rejects and an index of samples come out.
 
 The second of three phases: everything that needs no other task's documents but may need the corpus' counts.
 """
@@ -6,6 +6,8 @@ The second of three phases: everything that needs no other task's documents but 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -17,13 +19,13 @@ import pyarrow.compute as pc
 
 from cleanfeed.build.measure import CorpusCounts, Report, read_corpus_counts, spool_path, unreadable_path
 from cleanfeed.build.spool import Spool, flat_ids, flat_text, hashes, signal_columns, spool_writer
-from cleanfeed.build.tasks import Context, Task
+from cleanfeed.build.tasks import Context, Segment
 from cleanfeed.curriculum.order import shuffle_keys
 from cleanfeed.curriculum.quality import quality_scores
 from cleanfeed.curriculum.reference import LogRatio
 from cleanfeed.curriculum.samples import ByteCutter, SampleRanges, TokenCutter, split
 from cleanfeed.curriculum.stages import band_limits, bands, quality_bins
-from cleanfeed.curriculum.writer import HASH_TYPE, write_parquet
+from cleanfeed.curriculum.writer import HASH_TYPE, PartWriter
 from cleanfeed.documents.record import UNREADABLE_SCHEMA
 from cleanfeed.rules.ruleset import KEEP, REASON_TYPE, REJECT, VERDICTS, Verdicts
 from cleanfeed.signals.corpus import rare_token_share
@@ -78,7 +80,7 @@ class Corpus:
 
 @dataclass(slots=True)
 class Settled:
-    """What is known of a task after its documents were judged."""
+    """What is known of a segment after its documents were judged."""
 
     counts: dict[int, dict[str, int]] = field(default_factory=dict)
     """For each file index: read, kept, flagged, rejected, unreadable."""
@@ -93,9 +95,9 @@ class Settled:
     """For each finished file below OUT: rows and digest."""
 
 
-def samples_path(context: Context, task: int) -> Path:
-    """Return where a task's index of samples lies."""
-    return context.work / f"samples-{task:05d}.arrow"
+def samples_path(context: Context, segment: int) -> Path:
+    """Return where a segment's index of samples lies."""
+    return context.work / f"samples-{segment:05d}.arrow"
 
 
 @lru_cache(maxsize=1)
@@ -118,41 +120,50 @@ class _Batch:
         return np.asarray(self.verdicts.verdict == REJECT)
 
 
-def settle(context: Context, task: Task, corpus: Corpus, report: Report) -> Settled:
-    """Judge the documents of one task; write its signals, rejects and unreadable records, and index its samples."""
-    settler = _Settler(context, task, corpus)
+def settle(context: Context, segment: Segment, corpus: Corpus, report: Report) -> Settled:
+    """Judge the documents of one segment; write its signals and rejects, and index its samples.
+
+    The first segment of a task also writes the task's unreadable records.
+    """
+    settler = _Settler(context, segment, corpus)
     found = settler.found
-    signals: list[pa.Table] = []
-    rejected: list[pa.Table] = []
-    samples: list[pa.Table] = []
-    for number, spooled in enumerate(Spool.open(spool_path(context, task.index)).batches):
-        batch = settler.judged(number, spooled)
-        settler.count(batch)
-        signals.append(_signals_table(batch))
-        rejected.append(_rejected_table(batch))
-        samples.append(settler.samples(batch))
-    parts = {
-        "signals": (SIGNALS_SCHEMA, signals),
-        "rejected": (REJECTED_SCHEMA, rejected),
-        "unreadable": (UNREADABLE_SCHEMA, [settler.unreadable()]),
-    }
-    for folder, (schema, tables) in parts.items():
-        rows = sum(table.num_rows for table in tables)
-        # The first task writes each kind, so that there always is a file to query.
-        if rows or task.index == 0:
-            name = f"{folder}/part-{task.index:05d}.parquet"
-            found.files[name] = (rows, write_parquet(context.out / name, schema, tables))
-    index = pa.concat_tables([SAMPLES_SCHEMA.empty_table(), *samples])
+    samples: list[pa.Table] = [SAMPLES_SCHEMA.empty_table()]
+    with ExitStack() as stack:
+        parts = {
+            # The first segment writes each kind, so that there always is a file to query.
+            name: stack.enter_context(PartWriter(context.out / name, schema, always=segment.index == 0))
+            for name, schema in _parts(segment).items()
+        }
+        signals, rejected, unreadable = parts.values()
+        spool = Spool.open(spool_path(context, segment.task.index, segment.number))
+        for number, spooled in enumerate(spool.batches):
+            batch = settler.judged(number, spooled)
+            settler.count(batch)
+            signals.write(_signals_table(batch))
+            rejected.write(_rejected_table(batch))
+            samples.append(settler.samples(batch))
+        if segment.number == 0:
+            for table in settler.unreadable():
+                unreadable.write(table)
+    found.files = {name: (part.rows, part.digest) for name, part in parts.items() if part.digest is not None}
+    index = pa.concat_tables(samples)
     order = np.argsort(index.column("key").to_numpy(), kind="stable")
-    with spool_writer(samples_path(context, task.index), SAMPLES_SCHEMA) as writer:
+    with spool_writer(samples_path(context, segment.index), SAMPLES_SCHEMA) as writer:
         writer.write_table(index.take(pa.array(order)).combine_chunks())
     found.samples = index.num_rows
     report(1)
     return found
 
 
+def _parts(segment: Segment) -> dict[str, pa.Schema]:
+    """Return the files a segment may write, and their schemas."""
+    schemas = {"signals": SIGNALS_SCHEMA, "rejected": REJECTED_SCHEMA, "unreadable": UNREADABLE_SCHEMA}
+    return {f"{folder}/part-{segment.index:05d}.parquet": schema for folder, schema in schemas.items()}
+
+
 class _Settler:
-    def __init__(self, context: Context, task: Task, corpus: Corpus) -> None:
+    def __init__(self, context: Context, segment: Segment, corpus: Corpus) -> None:
+        task = segment.task
         self.context, self.task, self.corpus = context, task, corpus
         self.settings = context.pipeline.curriculum
         self.encoder = context.encoder()
@@ -293,25 +304,25 @@ class _Settler:
             return self.ratio.scores(batch.spool.column("text"))
         return quality_scores(settings, batch.signals, batch.spool.num_rows)
 
-    def unreadable(self) -> pa.Table:
-        """Return the task's unreadable records with their place in their files."""
-        found = Spool.open(unreadable_path(self.context, self.task.index)).batches
-        rows = pa.Table.from_batches(found) if found else pa.table({})
-        if not rows.num_rows:
-            return UNREADABLE_SCHEMA.empty_table()
-        pieces = rows.column("piece").to_numpy()
-        row = pa.array(rows.column("row").to_numpy() + self.bases[pieces])
-        for file, number in zip(*np.unique(self.files[pieces], return_counts=True), strict=True):
-            self._add(int(file), read=int(number), unreadable=int(number))
-        self.found.unreadable_by_reason = dict(Counter(rows.column("reason").to_pylist()))
-        by_line = rows.column("line_format")
-        columns = {
-            "source": self.sources.take(rows.column("piece").combine_chunks()),
-            "line": pc.if_else(by_line, pc.add(row, 1), None),
-            "row": pc.if_else(by_line, None, row),
-            **{name: rows.column(name) for name in ("byte_offset", "reason", "detail", "excerpt")},
-        }
-        return pa.table({name: columns[name] for name in UNREADABLE_SCHEMA.names}, schema=UNREADABLE_SCHEMA)
+    def unreadable(self) -> Iterator[pa.Table]:
+        """Yield the task's unreadable records with their place in their files."""
+        for rows in Spool.open(unreadable_path(self.context, self.task.index)).batches:
+            pieces = rows.column("piece").to_numpy()
+            row = pa.array(rows.column("row").to_numpy() + self.bases[pieces])
+            for file, number in zip(*np.unique(self.files[pieces], return_counts=True), strict=True):
+                self._add(int(file), read=int(number), unreadable=int(number))
+            reasons = Counter(rows.column("reason").to_pylist())
+            self.found.unreadable_by_reason = dict(Counter(self.found.unreadable_by_reason) + reasons)
+            by_line = rows.column("line_format")
+            columns = {
+                "source": self.sources.take(rows.column("piece")),
+                "line": pc.if_else(by_line, pc.add(row, 1), None),
+                "row": pc.if_else(by_line, None, row),
+                **{name: rows.column(name) for name in ("byte_offset", "reason", "detail", "excerpt")},
+            }
+            yield pa.table(
+                {name: columns[name] for name in UNREADABLE_SCHEMA.names}, schema=UNREADABLE_SCHEMA
+            )
 
 
 def _signals_table(batch: _Batch) -> pa.Table:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
+from cleanfeed.build.tasks import SEGMENT_BYTES, SEGMENT_DOCUMENTS
 from cleanfeed.curriculum.durable import written_aside
 from cleanfeed.curriculum.writer import HASH_TYPE
 
@@ -61,6 +62,48 @@ def spool_writer(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatchFileWr
         pa.ipc.new_file(sink, schema) as writer,
     ):
         yield writer
+
+
+class SegmentWriter:
+    """Writes batches of measured documents to as many spool files as they need.
+
+    Args:
+        path_of: Where the file of each segment appears once it is whole.
+        schema: Columns of the batches.
+        scale: How many times larger than usual a segment is.
+    """
+
+    def __init__(self, path_of: Callable[[int], Path], schema: pa.Schema, scale: int) -> None:
+        self.path_of, self.schema, self.scale = path_of, schema, scale
+        self.number = 0
+        """Segments begun."""
+        self._bytes = self._documents = 0
+        self._open = ExitStack()
+        self._writer: pa.RecordBatchFileWriter | None = None
+
+    def __enter__(self) -> SegmentWriter:
+        """Begin the first segment, so that there is one even without documents."""
+        self._begin()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Finish the last segment; leave no file of it if something went wrong."""
+        self._open.__exit__(*error)
+
+    def _begin(self) -> pa.RecordBatchFileWriter:
+        self._open.close()
+        self._writer = self._open.enter_context(spool_writer(self.path_of(self.number), self.schema))
+        self.number += 1
+        self._bytes = self._documents = 0
+        return self._writer
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write a batch, to a new segment if this one is full."""
+        full = self._bytes >= self.scale * SEGMENT_BYTES or self._documents >= self.scale * SEGMENT_DOCUMENTS
+        writer = self._begin() if full or self._writer is None else self._writer
+        writer.write_batch(batch)
+        self._bytes += batch.column("text").nbytes
+        self._documents += batch.num_rows
 
 
 def signal_columns(batch: pa.RecordBatch) -> dict[str, npt.NDArray[np.float64]]:

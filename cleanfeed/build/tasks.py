@@ -13,9 +13,18 @@ from cleanfeed.rules.ruleset import RuleSet
 from cleanfeed.settings import Pipeline
 
 TASK_BYTES = 32 * 2**20
-"""Small files share a task until it has about this much text (bytes); the result does not depend on the workers."""
+"""Text of a task (bytes): small files share one, large ones are cut. The result does not depend on the workers."""
+
+TOKENISED_TASK_BYTES = 4 * 2**20
+"""The same with a tokenizer, which takes twenty times as long: smaller tasks keep all workers busy to the end."""
 
 TASK_PIECES = 2048
+SEGMENT_BYTES, SEGMENT_DOCUMENTS = 64 * 2**20, 1 << 18
+"""A spool file ends after this much text or this many documents; a task of one large compressed file has many."""
+
+SEGMENTS = 256
+"""Larger inputs get larger segments, so that there are about this many at most and files are made from few of them."""
+
 EXPANSION = 4
 """Text is taken to be this many times larger than a compressed or columnar file."""
 
@@ -34,6 +43,17 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class Segment:
+    """Some consecutive documents of a task, in one spool file."""
+
+    index: int
+    """Position among the segments of all tasks."""
+    task: Task
+    number: int
+    """Position among the segments of its task."""
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """What every worker of a build must know; small and picklable."""
 
@@ -41,6 +61,8 @@ class Context:
     out: Path
     tokenizer: str | None = None
     keep_text: bool = False
+    scale: int = 1
+    """How many times larger than usual the segments are."""
 
     @property
     def work(self) -> Path:
@@ -89,13 +111,23 @@ def _text_bytes(piece: Piece) -> int:
     return bytes_on_disk(piece) * (1 if plain else EXPANSION)
 
 
-def tasks_of(pieces: Iterable[Piece]) -> Iterator[Task]:
-    """Yield the tasks of a plan: neighbouring pieces together, up to ``TASK_BYTES`` of text."""
+def task_bytes(*, tokenizer: bool) -> int:
+    """Return how much text a task has."""
+    return TOKENISED_TASK_BYTES if tokenizer else TASK_BYTES
+
+
+def scale_of(pieces: Iterable[Piece]) -> int:
+    """Return how many times larger than usual the segments of an input must be for there to be few."""
+    return 1 + sum(map(_text_bytes, pieces)) // (SEGMENTS * SEGMENT_BYTES)
+
+
+def tasks_of(pieces: Iterable[Piece], most: int) -> Iterator[Task]:
+    """Yield the tasks of a plan: neighbouring pieces together, up to ``most`` bytes of text."""
     held: list[Piece] = []
     held_bytes = index = 0
     for piece in pieces:
         size = _text_bytes(piece)
-        if held and (held_bytes + size > TASK_BYTES or len(held) >= TASK_PIECES):
+        if held and (held_bytes + size > most or len(held) >= TASK_PIECES):
             yield Task(index, tuple(held))
             held, held_bytes, index = [], 0, index + 1
         held.append(piece)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -73,35 +75,65 @@ def _leaves(schema: pa.Schema) -> list[str]:
     return paths
 
 
-def write_parquet(
-    path: Path, schema: pa.Schema, tables: Sequence[pa.Table], row_group_rows: int | None = None
-) -> str:
-    """Write tables of one schema as one file, aside and renamed, and return its digest.
+class PartWriter:
+    """Writes one Parquet file of a fixed schema, table by table; it appears at its path once it is whole.
 
     Args:
-        path: Where the file appears once it is whole.
-        schema: Schema of the file, also when there are no rows.
-        tables: What to write; each non-empty one ends its last row group.
+        path: Where the file appears.
+        schema: Its schema, also when there are no rows.
+        always: Whether there is to be a file even without rows.
         row_group_rows: Rows in a full row group; by default one row group a table.
     """
-    leaves = _leaves(schema)
-    dictionary = [
-        leaf for leaf in leaves if leaf in DICTIONARY_COLUMNS or leaf.endswith((".rule", ".signal"))
-    ]
-    split = {SPLIT_COLUMN: "BYTE_STREAM_SPLIT"} if SPLIT_COLUMN in leaves else None
-    with written_aside(path) as aside:
-        with pq.ParquetWriter(
-            aside,
-            schema,
-            compression="zstd",
-            compression_level=ZSTD_LEVEL,
-            use_dictionary=dictionary,
-            column_encoding=split,
-            write_statistics=[leaf for leaf in leaves if "." not in leaf and leaf != "text"],
-            write_page_checksum=True,
-        ) as writer:
-            for table in tables:
-                if table.num_rows:
-                    writer.write_table(table, row_group_size=row_group_rows or table.num_rows)
-        digest = file_digest(aside)
-    return digest
+
+    def __init__(
+        self, path: Path, schema: pa.Schema, *, always: bool = True, row_group_rows: int | None = None
+    ) -> None:
+        self.path, self.schema, self.row_group_rows = path, schema, row_group_rows
+        self.rows = 0
+        self.digest: str | None = None
+        """xxh3-128 of the file, once it is whole; None where there is none."""
+        self._always = always
+        self._open = ExitStack()
+        self._writer: pq.ParquetWriter | None = None
+        self._aside: Path | None = None
+
+    def _begin(self) -> pq.ParquetWriter:
+        leaves = _leaves(self.schema)
+        self._aside = self._open.enter_context(written_aside(self.path))
+        return self._open.enter_context(
+            pq.ParquetWriter(
+                self._aside,
+                self.schema,
+                compression="zstd",
+                compression_level=ZSTD_LEVEL,
+                use_dictionary=[
+                    leaf
+                    for leaf in leaves
+                    if leaf in DICTIONARY_COLUMNS or leaf.endswith((".rule", ".signal"))
+                ],
+                column_encoding={SPLIT_COLUMN: "BYTE_STREAM_SPLIT"} if SPLIT_COLUMN in leaves else None,
+                write_statistics=[leaf for leaf in leaves if "." not in leaf and leaf != "text"],
+                write_page_checksum=True,
+            )
+        )
+
+    def write(self, table: pa.Table) -> None:
+        """Write a table; what is left of it after full row groups is a short one, so only the last may have rest."""
+        if table.num_rows:
+            self._writer = self._writer or self._begin()
+            self._writer.write_table(table, row_group_size=self.row_group_rows or table.num_rows)
+            self.rows += table.num_rows
+
+    def __enter__(self) -> PartWriter:
+        """Return itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+        """Finish the file; leave none if something went wrong."""
+        if kind is None and self._writer is None and self._always:
+            self._writer = self._begin()
+        if kind is None and self._writer is not None and self._aside is not None:
+            # The footer must be written before the digest is taken, and that before the file is renamed.
+            self._writer.close()
+            self.digest = file_digest(self._aside)
+        self._open.__exit__(kind, *rest)

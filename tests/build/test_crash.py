@@ -14,12 +14,13 @@ from .conftest import TOKENIZER, prose, tree, write_jsonl
 BUILD = """
 import os, signal, sys
 from pathlib import Path
-from cleanfeed.build import tasks
+from cleanfeed.build import spool, tasks
 from cleanfeed.build.runner import BuildRequest, build
 from cleanfeed.rules.pipeline import load_pipeline
 
 source, out, tokenizer, kill_at = sys.argv[1:]
-tasks.TASK_BYTES = 4096
+tasks.TASK_BYTES = tasks.TOKENISED_TASK_BYTES = 4096
+spool.SEGMENT_DOCUMENTS = 5
 left = int(kill_at)
 replace, fsync, done = Path.replace, os.fsync, []
 

@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from cleanfeed.build import tasks
+from cleanfeed.build import spool, tasks
 from cleanfeed.build.verify import verify
 from cleanfeed.curriculum.tokenizer import TextEncoder
+from cleanfeed.documents import read
 from cleanfeed.errors import MisuseError, NothingReadableError
 
 from .conftest import TOKENIZER, Build, Silent, prose, tree, write_jsonl
@@ -73,6 +74,7 @@ def test_every_record_is_counted_once_and_lies_where_its_verdict_says(tmp_path: 
 @pytest.fixture
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "TASK_BYTES", 4096)
+    monkeypatch.setattr(tasks, "TOKENISED_TASK_BYTES", 4096)
 
 
 def many_files(folder: Path) -> Path:
@@ -98,6 +100,20 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(tmp_path: Path, run: B
         trees.append(tree(out))
     assert len(trees[0]) > 20
     assert all(other == trees[0] for other in trees[1:])
+
+
+def test_a_task_in_many_segments_gives_the_same_curriculum(
+    tmp_path: Path, run: Build, monkeypatch: pytest.MonkeyPatch
+):
+    source = write_jsonl(tmp_path / "a.jsonl", RECORDS)
+    whole = run(source, out=tmp_path / "whole").manifest
+    monkeypatch.setattr(spool, "SEGMENT_DOCUMENTS", 1)
+    monkeypatch.setitem(read.read_piece.__kwdefaults__, "batch_bytes", 1024)
+    parts = run(source, out=tmp_path / "parts").manifest
+    assert len(list((tmp_path / "parts" / "signals").iterdir())) > 5
+    assert len(list((tmp_path / "whole" / "signals").iterdir())) == 1
+    assert (parts["digest"], parts["counts"]) == (whole["digest"], whole["counts"])
+    verify(str(tmp_path / "parts"))
 
 
 @pytest.mark.usefixtures("small_tasks")
