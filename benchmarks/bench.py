@@ -14,7 +14,7 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -76,10 +76,10 @@ class Bench:
         yield path
         shutil.rmtree(path, ignore_errors=True)
 
-    def build(self, source: Path, *options: str) -> Run:
+    def build(self, source: Path, *options: str, env: Mapping[str, str] | None = None) -> Run:
         """Build into a fresh folder that is thrown away."""
         with self.folder("out") as out:
-            return run(_build_command(source, out, *options), cwd=REPOSITORY)
+            return run(_build_command(source, out, *options), env=env, cwd=REPOSITORY)
 
 
 def _build_command(source: Path, out: Path, *options: str) -> list[str]:
@@ -233,6 +233,19 @@ def build_tokens(bench: Bench) -> None:
     )
 
 
+def samples(bench: Bench) -> None:
+    """(f) The samples built for the first time, when kernels must be compiled, and again."""
+    source, tokenizer = REPOSITORY / "data_samples", REPOSITORY / "data_samples" / "tokenizer.json"
+    with bench.folder("kernels") as empty:
+        env = {**os.environ, "NUMBA_CACHE_DIR": str(empty)}
+        first = bench.build(source, "--tokenizer", str(tokenizer), env=env)
+        later = [bench.build(source, "--tokenizer", str(tokenizer), env=env) for _ in range(bench.runs)]
+    used = f"processor {first.processor_seconds:.2f} s"
+    bench.add("f  first build of data_samples, compiling", "s", first.seconds, at_most=20, detail=used)
+    used = f"processor {_used(later):.2f} s"
+    bench.add("   later builds of data_samples", "s", _median(later), at_most=3, detail=used)
+
+
 def gopher(bench: Bench) -> None:
     """(e) All our signals and the Gopher rules against datatrove's two Gopher filters, by processor time."""
     python = os.environ.get(DATATROVE)
@@ -271,7 +284,7 @@ def gopher(bench: Bench) -> None:
     )
 
 
-MEASUREMENTS = {"a": signals, "b": build_text, "c": build_tokens, "e": gopher}
+MEASUREMENTS = {"a": signals, "b": build_text, "c": build_tokens, "e": gopher, "f": samples}
 
 
 def show(bench: Bench) -> None:
@@ -298,7 +311,9 @@ def main() -> int:
     parser.add_argument("input", nargs="?", type=Path, default=REPOSITORY.parent / "shared" / "data")
     parser.add_argument("--megabytes", type=int, default=300, help="least size of the prepared file")
     parser.add_argument("--runs", type=int, default=3, help="runs of each whole process; the median counts")
-    parser.add_argument("--only", default="abce", help="which measurements, by letter (d comes with b and c)")
+    parser.add_argument(
+        "--only", default="abcef", help="which measurements, by letter (d comes with b and c)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args()
     if not options.input.exists():
