@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for
 from typing import Any, TypeVar
@@ -60,8 +61,8 @@ def _call(function: Callable[..., Result], arguments: tuple[Any, ...]) -> Result
 class LocalEngine:
     """Runs calls on this machine.
 
-    With one worker, or one call, everything runs in this process: no start-up time. With more, in processes made
-    by ``spawn``; they share nothing, so the result of a call cannot depend on where it ran.
+    With one worker everything runs in this process: no start-up time. With more, in processes forked from a server
+    that was started clean; they share nothing with this one, so a result cannot depend on where it was made.
 
     Args:
         workers: Processes to use.
@@ -82,7 +83,7 @@ class LocalEngine:
             calls: Number and arguments of each call, all picklable.
             report: Called in this process with whatever the function reports.
         """
-        if self._pool is None and (self.workers == 1 or len(calls) <= 1):
+        if self.workers == 1:
             for number, arguments in calls:
                 yield number, function(*arguments, report)
             return
@@ -114,13 +115,23 @@ class LocalEngine:
                 )
             ) from error
 
+    def start(self) -> None:
+        """Begin to load what the workers need, while this process does something else.
+
+        The kernels must have been compiled: otherwise server and caller would both compile them.
+        """
+        os.environ.update({name: value for name, value in ONE_THREAD.items() if name not in os.environ})
+        if self.workers > 1:
+            multiprocessing.set_forkserver_preload(["cleanfeed.build.preload"])
+            forkserver.ensure_running()
+
     def _started(self) -> tuple[ProcessPoolExecutor, Connection]:
         if self._pool is None or self._reports is None:
-            os.environ.update({name: value for name, value in ONE_THREAD.items() if name not in os.environ})
-            spawn = multiprocessing.get_context("spawn")
-            self._reports, reporter = spawn.Pipe(duplex=False)
+            self.start()
+            context = multiprocessing.get_context("forkserver")
+            self._reports, reporter = context.Pipe(duplex=False)
             self._pool = ProcessPoolExecutor(
-                self.workers, spawn, initializer=_start_worker, initargs=(reporter,)
+                self.workers, context, initializer=_start_worker, initargs=(reporter,)
             )
         return self._pool, self._reports
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cleanfeed.curriculum.codepoints import after_code_points, code_points
+from cleanfeed.curriculum.codepoints import after_code_points, code_points, last_cut
 from cleanfeed.curriculum.gather import scatter
 from cleanfeed.signals.corpus import count_documents, rare_token_share
 from cleanfeed.signals.measure import compiled, warm_up
@@ -28,6 +28,7 @@ def load_kernels(*, tokens: bool) -> None:
     data = np.frombuffer(bytes(4), dtype=np.uint8)
     scatter(data, one, one, np.zeros(1, dtype=np.uint8), one)
     after_code_points(data, 0, code_points(data, 0, 1), 1)
+    last_cut(data, 1, 2)
     if tokens:
         ids = np.zeros(1, dtype=np.int32)
         scatter(data.view(np.int32), one, one, ids, one)

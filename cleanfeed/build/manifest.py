@@ -96,8 +96,8 @@ def make_manifest(
             "end_of_text_id": encoder.end_of_text_id,
         },
         "counts": {**counts, "duplicate_ids": duplicate_ids},
-        "rejected_by_rule": _by_rule([one.rejected_by_rule for one in settled], tokens=encoder is not None),
-        "flagged_by_rule": _by_rule([one.flagged_by_rule for one in settled], tokens=encoder is not None),
+        "rejected_by_rule": _by_rule([one.rejected_by_rule for one in settled]),
+        "flagged_by_rule": _by_rule([one.flagged_by_rule for one in settled]),
         "unreadable_by_reason": _added(one.unreadable_by_reason for one in settled),
         "inputs": inputs,
         "ignored": list(prepared.plan.ignored),
@@ -180,12 +180,12 @@ def _added(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return dict(sorted(total.items()))
 
 
-def _by_rule(parts: Iterable[Mapping[str, list[int]]], *, tokens: bool) -> dict[str, dict[str, int | None]]:
+def _by_rule(parts: Iterable[Mapping[str, list[int]]]) -> dict[str, dict[str, int | None]]:
     total: dict[str, list[int]] = {}
     for part in parts:
         for rule, row in part.items():
-            total[rule] = [a + b for a, b in zip(total.get(rule, [0, 0, 0]), row, strict=True)]
+            total[rule] = [a + b for a, b in zip(total.get(rule, [0] * 4), row, strict=True)]
     return {
-        rule: {"documents": row[0], "tokens": row[1] if tokens else None, "chars": row[2]}
+        rule: {"documents": row[0], "tokens": row[1] if row[3] else None, "chars": row[2]}
         for rule, row in sorted(total.items())
     }

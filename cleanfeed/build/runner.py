@@ -99,6 +99,8 @@ class _Run:
         """Load the kernels and give the run; end its workers afterwards, at once if something went wrong."""
         if not kernels_ready():
             self.progress.compiling()
+            load_kernels(tokens=True)
+        self.engine.start()
         load_kernels(tokens=self.context.tokenizer is not None)
         try:
             yield self

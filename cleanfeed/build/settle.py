@@ -85,7 +85,7 @@ class Settled:
     counts: dict[int, dict[str, int]] = field(default_factory=dict)
     """For each file index: read, kept, flagged, rejected, unreadable."""
     rejected_by_rule: dict[str, list[int]] = field(default_factory=dict)
-    """For each rule: documents, tokens, code points."""
+    """For each rule: documents, tokens, code points, and how many of the documents were tokenised."""
     flagged_by_rule: dict[str, list[int]] = field(default_factory=dict)
     unreadable_by_reason: dict[str, int] = field(default_factory=dict)
     quality: dict[int, int] = field(default_factory=dict)
@@ -229,10 +229,12 @@ class _Settler:
         ):
             for rule, hit in fired.items():
                 tokens = batch.signals.get("tokens")
-                row = totals.setdefault(rule, [0, 0, 0])
+                row = totals.setdefault(rule, [0, 0, 0, 0])
                 row[0] += int(np.count_nonzero(hit))
-                row[1] += int(np.nansum(tokens[hit])) if tokens is not None else 0
                 row[2] += int(batch.signals["chars"][hit].sum())
+                if tokens is not None:
+                    row[1] += int(np.nansum(tokens[hit]))
+                    row[3] += int(np.count_nonzero(~np.isnan(tokens[hit])))
 
     def _add(self, file: int, **numbers: int) -> None:
         total = self.found.counts.setdefault(

@@ -1,4 +1,4 @@
-"""Valid UTF-8 bytes go in; how many code points they are, and where the nth begins, come out."""
+"""Valid UTF-8 bytes go in; how many code points they are, where the nth begins and where to cut come out."""
 
 from __future__ import annotations
 
@@ -28,3 +28,22 @@ def after_code_points(data: Bytes, start: int, stop: int, wanted: int) -> int:
                 return place
             left -= 1
     return stop
+
+
+@numba.njit(nogil=True, cache=True)
+def last_cut(data: Bytes, low: int, high: int) -> int:
+    """Return the last place in ``[low, high]`` where a line starts, else a space is, else a code point starts.
+
+    A line starts after U+000A. ``low`` is at least 1; without any such place, ``high``.
+    """
+    space = character = -1
+    for place in range(high, low - 1, -1):
+        if data[place - 1] == 0x0A:
+            return place
+        if space < 0 and data[place] == 0x20:
+            space = place
+        elif character < 0 and (data[place] & 0xC0) != 0x80:
+            character = place
+    if space >= 0:
+        return space
+    return character if character >= 0 else high

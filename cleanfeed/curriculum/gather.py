@@ -16,10 +16,12 @@ Int64 = npt.NDArray[np.int64]
 def scatter(values: Values, starts: Int64, lengths: Int64, out: Values, places: Int64) -> None:
     """Copy each range ``[starts[i], starts[i] + lengths[i])`` of ``values`` to ``out`` from ``places[i]`` on."""
     for number in range(len(starts)):
-        start = starts[number]
-        place = places[number]
-        for step in range(lengths[number]):
-            out[place + step] = values[start + step]
+        length = lengths[number]
+        # On slices the loop needs no check for negative indices and becomes a copy of whole vectors.
+        source = values[starts[number] : starts[number] + length]
+        target = out[places[number] : places[number] + length]
+        for step in range(length):
+            target[step] = source[step]
 
 
 def offsets_of(lengths: Int64) -> Int64:

@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from cleanfeed.curriculum.codepoints import after_code_points, code_points
-from cleanfeed.curriculum.tokenizer import INSIDE_CHARACTER, INSIDE_WORD, STARTS_LINE, STARTS_WORD
+from cleanfeed.curriculum.codepoints import after_code_points, code_points, last_cut
+from cleanfeed.curriculum.tokenizer import INSIDE_WORD, STARTS_LINE, STARTS_WORD
 
 Int64 = npt.NDArray[np.int64]
 Kinds = npt.NDArray[np.uint8]
@@ -43,11 +43,11 @@ class Cutter(Protocol):
     def units(self, start: int, stop: int) -> int:
         """Return how many units the elements ``start`` to ``stop - 1`` are."""
 
-    def kinds(self, low: int, high: int) -> Kinds:
-        """Return for the elements ``low`` to ``high - 1`` what each starts: a character, a word, a line."""
+    def cut(self, low: int, high: int) -> int:
+        """Return the last place in ``[low, high]`` where a line starts, else a word, else a character."""
 
-    def chars(self, start: int, stop: int) -> int:
-        """Return how many code points begin in the elements ``start`` to ``stop - 1``."""
+    def chars(self, start: int, stop: int, units: int) -> int:
+        """Return how many code points the elements ``start`` to ``stop - 1``, which are ``units`` units, hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,16 @@ class TokenCutter:
         """Return ``stop`` - ``start``."""
         return stop - start
 
-    def kinds(self, low: int, high: int) -> Kinds:
-        """Return what each id starts."""
-        return self.starts[self.ids[low:high]]
+    def cut(self, low: int, high: int) -> int:
+        """Return the last place where an id starts a line, else a word, else a character."""
+        kinds = self.starts[self.ids[low : high + 1]]
+        for wanted in (STARTS_LINE, STARTS_WORD, INSIDE_WORD):
+            found = np.flatnonzero(kinds == wanted)
+            if len(found):
+                return low + int(found[-1])
+        return high
 
-    def chars(self, start: int, stop: int) -> int:
+    def chars(self, start: int, stop: int, units: int) -> int:
         """Return the code points that begin in these ids."""
         return int(self.token_chars[self.ids[start:stop]].sum(dtype=np.int64))
 
@@ -89,20 +94,15 @@ class ByteCutter:
 
     def units(self, start: int, stop: int) -> int:
         """Return the code points of these bytes."""
-        return self.chars(start, stop)
-
-    def kinds(self, low: int, high: int) -> Kinds:
-        """Return what each byte starts; a line begins after U+000A, a word with a space."""
-        window = self.data[low:high]
-        kinds = np.full(len(window), INSIDE_WORD, dtype=np.uint8)
-        kinds[window == 0x20] = STARTS_WORD
-        kinds[self.data[low - 1 : high - 1] == 0x0A] = STARTS_LINE
-        kinds[(window & 0xC0) == 0x80] = INSIDE_CHARACTER
-        return kinds
-
-    def chars(self, start: int, stop: int) -> int:
-        """Return the code points of these bytes."""
         return int(code_points(self.data, start, stop))
+
+    def cut(self, low: int, high: int) -> int:
+        """Return the last byte where a line starts, else a space is, else a code point starts."""
+        return int(last_cut(self.data, low, high))
+
+    def chars(self, start: int, stop: int, units: int) -> int:
+        """Return ``units``."""
+        return units
 
 
 def split(
@@ -128,39 +128,30 @@ def split(
         )
     rows: list[tuple[int, int, int, int, int]] = []
     for number in range(count):
-        low, high, total = int(starts[number]), int(stops[number]), int(chars[number])
+        low, high, left = int(starts[number]), int(stops[number]), int(chars[number])
         if units[number] <= limit:
-            rows.append((number, 0, low, high - low, total))
+            rows.append((number, 0, low, high - low, left))
             continue
-        left = total
-        for part, (start, stop) in enumerate(_parts(low, high, int(units[number]), limit, cutter)):
+        for part, (start, stop, size) in enumerate(_parts(low, high, int(units[number]), limit, cutter)):
             # The last part takes what is left, so that the parts of a document always add up to it.
-            size = left if stop == high else min(left, cutter.chars(start, stop))
-            left -= size
-            rows.append((number, part, start, stop - start, size))
+            held = left if stop == high else min(left, cutter.chars(start, stop, size))
+            left -= held
+            rows.append((number, part, start, stop - start, held))
     table = np.array(rows, dtype=np.int64).reshape(-1, 5)
     return SampleRanges(table[:, 0], table[:, 1].astype(np.int32), table[:, 2], table[:, 3], table[:, 4])
 
 
-def _parts(low: int, high: int, units: int, limit: int, cutter: Cutter) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of the parts of one document."""
+def _parts(low: int, high: int, units: int, limit: int, cutter: Cutter) -> Iterator[tuple[int, int, int]]:
+    """Yield start, stop and units of the parts of one document."""
     start = low
     # Cutting back makes later parts longer: the number of parts is worked out anew for what remains.
     while units > limit:
         even = -(-units // -(-units // limit))
-        earliest = cutter.reach(start, high, max(1, even - even // SEARCH_PART))
-        cut = _best_cut(cutter, start, earliest, cutter.reach(start, high, even))
-        units -= cutter.units(start, cut)
-        yield start, cut
+        least = max(1, even - even // SEARCH_PART)
+        earliest = cutter.reach(start, high, least)
+        cut = cutter.cut(earliest, cutter.reach(earliest, high, even - least))
+        size = least + cutter.units(earliest, cut)
+        yield start, cut, size
+        units -= size
         start = cut
-    yield start, high
-
-
-def _best_cut(cutter: Cutter, start: int, earliest: int, latest: int) -> int:
-    """Return the last place from ``earliest`` to ``latest`` of the best kind there is."""
-    kinds = cutter.kinds(earliest, latest + 1)
-    for wanted in (STARTS_LINE, STARTS_WORD, INSIDE_WORD):
-        found = np.flatnonzero(kinds == wanted)
-        if len(found):
-            return earliest + int(found[-1])
-    return latest if latest > start else earliest
+    yield start, high, units
