@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-
 from cleanfeed.signals.kernel import inner
 from cleanfeed.signals.tables import FLAGS_AT, SCRIPT_SHIFT, SCRIPTS
 
@@ -73,7 +72,9 @@ def _entropy(counts: Any) -> Any:  # pragma: no cover - compiled
 
 
 @inner
-def characters(table: Any, seen: Any, classes: Any, letters: Any, out: Any) -> None:  # pragma: no cover - compiled
+def characters(
+    table: Any, seen: Any, classes: Any, letters: Any, out: Any
+) -> None:  # pragma: no cover - compiled
     """Write what ``CHARACTER_COUNTS`` names; adds the letters of ASCII to ``letters``."""
     out[:] = 0.0
     for kind in range(256):

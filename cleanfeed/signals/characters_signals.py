@@ -1,4 +1,4 @@
-"""Declarations of the signals about characters, in the order the kernel in :mod:`cleanfeed.signals.characters` writes."""
+"""Declarations of the signals about characters, in column order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def _scripts() -> tuple[Signal, ...]:
 
 
 def _solid(name: str, what: str, source: str = _UNICODE) -> Signal:
-    return share(name, f"{what}, as a share of characters that are not white space.", null_when=_SOLID, source=source)
+    return share(
+        name, f"{what}, as a share of characters that are not white space.", null_when=_SOLID, source=source
+    )
 
 
 CHARACTER_SIGNALS: tuple[Signal, ...] = (
@@ -48,7 +50,7 @@ CHARACTER_SIGNALS: tuple[Signal, ...] = (
     _solid("punct_share", "Punctuation (category P)"),
     _solid("symbol_share", "Symbols (category S, without U+FFFD)"),
     share("space_share", "White space as a share of characters.", null_when="the text is empty", source=_UNICODE),
-    share("upper_share", "Upper and title case as a share of letters.", null_when="there is no letter", source=_UNICODE),
+    share("upper_share", "Upper and title case, as a share of letters.", null_when="there is none", source=_UNICODE),
     count("control_chars", "Control characters (category Cc) that are not white space."),
     count("replacement_chars", "U+FFFD, which stands where bytes were lost."),
     _solid("replacement_share", "U+FFFD", "cleanfeed"),
@@ -85,4 +87,3 @@ CHARACTER_SIGNALS: tuple[Signal, ...] = (
     _solid("control_share", "Control characters (category Cc)"),
     *_scripts(),
 )  # fmt: skip
-

@@ -27,7 +27,8 @@ MAX_SPACELESS = 0.3
 def over(part: Column, whole: Column, where: npt.NDArray[np.bool_] | None = None) -> Column:
     """Return ``part / whole``, NaN where there is nothing to divide by or ``where`` is false."""
     applies = whole > 0 if where is None else (whole > 0) & where
-    return np.divide(part, whole, out=np.full(len(whole), np.nan), where=applies)
+    result: Column = np.divide(part, whole, out=np.full(len(whole), np.nan), where=applies)
+    return result
 
 
 def only(values: Column, where: npt.NDArray[np.bool_]) -> Column:
@@ -76,7 +77,8 @@ def character_columns(c: Counts) -> dict[str, Column]:
 def words_apply(c: Counts) -> npt.NDArray[np.bool_]:
     """Tell where measures of words mean something."""
     scripted = np.sum([c[f"script_{name}"] for name in SCRIPTS], axis=0)
-    return c["script_spaceless"] <= MAX_SPACELESS * scripted
+    applies: npt.NDArray[np.bool_] = c["script_spaceless"] <= MAX_SPACELESS * scripted
+    return applies
 
 
 def word_columns(c: Counts) -> dict[str, Column]:

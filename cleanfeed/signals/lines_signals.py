@@ -1,4 +1,4 @@
-"""Declarations of the signals about lines, in the order the kernel in :mod:`cleanfeed.signals.lines` writes."""
+"""Declarations of the signals about lines, in column order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ LINE_SIGNALS: tuple[Signal, ...] = (
     count("lines", "Lines with at least one word; only a line feed ends a line."),
     count("paragraphs", "Groups of lines between blank lines."),
     Signal(
-        "mean_line_chars", "float", 1.0, math.inf, "Characters a line, on average, without white space around it.", None,
+        "mean_line_chars", "float", 1.0, math.inf,
+        "Characters a line, on average, without white space around it.", None,
         _NO_LINE, "cleanfeed",
     ),
     count("longest_line", "Characters of the longest line, without white space around it."),

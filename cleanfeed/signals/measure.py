@@ -97,14 +97,27 @@ def _make_loop(fingerprint: int) -> Any:
             words, rows = counts[KEPT_WORDS], counts[KEPT_LINES]
             characters(table, seen, classes, letters, row[_CHARACTERS:_WORDS])
             every = number_words(
-                text, words, start, stop, hashes, space, key_of, numbers, first, often, marks, row[_WORDS:_PAGE]
+                text,
+                words,
+                start,
+                stop,
+                hashes,
+                space,
+                key_of,
+                numbers,
+                first,
+                often,
+                marks,
+                row[_WORDS:_PAGE],
             )
             page(
                 text, rows, line_stop, line_word, line_chars, line_sentences, numbers, marks, total, every,
                 counts[LONGEST_WORD], seen[60] + seen[91], row[_PAGE:_LINES],
             )  # fmt: skip
             lines(rows, line_chars, line_bits, line_hash, line_template, space, row[_LINES:_REPETITION])
-            repetition(words, numbers, total, space, key_of, sieve, at, gram, first, often, row[_REPETITION:_PERIODS])
+            repetition(
+                words, numbers, total, space, key_of, sieve, at, gram, first, often, row[_REPETITION:_PERIODS]
+            )
             scan_periods(text, counts[CHARS], periods, row[_PERIODS:_BLOBS])
             scan_blobs(text, unlisted, row[_BLOBS:_MOJIBAKE])
             scan_mojibake(text, counts[CHARS] == counts[BYTES], unlisted, row[_MOJIBAKE:])
@@ -138,7 +151,16 @@ def measure_texts(texts: pa.LargeStringArray) -> dict[str, npt.NDArray[np.float6
     offsets.flags.writeable = False
     longest = int(np.diff(offsets).max()) if size else 0
     out = np.empty((size, len(_NAMES)), np.float64)
-    _loop(data, offsets, packed_tables(), make_view(longest), make_grams(longest), make_period_scratch(longest), _UNLISTED, out)
+    _loop(
+        data,
+        offsets,
+        packed_tables(),
+        make_view(longest),
+        make_grams(longest),
+        make_period_scratch(longest),
+        _UNLISTED,
+        out,
+    )
     rows = np.ascontiguousarray(out.T)
     counted = dict(zip(_NAMES, rows, strict=True))
     found = view_columns(counted) | byte_columns(counted)
@@ -163,5 +185,10 @@ def compiled() -> bool:
 
 def _marker() -> Path:
     """Return the file that says so; it lies with the cache, so that they go together."""
-    parts = (_FINGERPRINT, sys.implementation.cache_tag, numba.__version__, llvmlite.binding.get_host_cpu_name())
+    parts = (
+        _FINGERPRINT,
+        sys.implementation.cache_tag,
+        numba.__version__,
+        llvmlite.binding.get_host_cpu_name(),
+    )
     return Path(_loop.stats.cache_path) / ("cleanfeed-" + "-".join(str(part) for part in parts) + ".compiled")

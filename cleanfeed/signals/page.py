@@ -51,12 +51,11 @@ def _markers(data: Any) -> Any:  # pragma: no cover - compiled
     """Count the markers of tokenizers that stand in the text."""
     found = opened = 0
     packed = np.uint64(0)
-    bar = False
     size = 0  # bytes of the piece since the last opening bracket; 0 outside
     for i in range(len(data)):
         byte = data[i]
         if byte == 60 or byte == 91:
-            size, opened, packed, bar = 1, byte, np.uint64(byte), False
+            size, opened, packed = 1, byte, np.uint64(byte)
             continue
         if size == 0:
             continue

@@ -1,4 +1,4 @@
-"""Declarations of C4's page signs, in the order the kernel in :mod:`cleanfeed.signals.page` writes."""
+"""Declarations of C4's page signs, in column order."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ _C4 = "C4 (Raffel et al. 2020), as in c4_utils.py of TensorFlow Datasets"
 
 PAGE_SIGNALS: tuple[Signal, ...] = (
     count("curly_braces", "Opening curly brackets.", source=_C4),
-    count("lorem_ipsum", "Times a word ending in lorem is followed by one beginning with ipsum, in one line.", source=_C4),
+    count(
+        "lorem_ipsum", "Times a word ending in lorem is followed by one beginning with ipsum, in one line.", source=_C4
+    ),
     count("javascript_lines", "Lines with javascript in a word, in any case.", source=_C4),
     count(
         "policy_lines",
-        "Lines with terms of use, privacy policy, cookie policy, uses cookies, use of cookies or use cookies, in any case.",
+        "Lines with terms of use, privacy policy, cookie policy, uses cookies, use of cookies or use cookies, in any "
+        "case.",
         source=_C4,
     ),
     count(
@@ -28,7 +31,7 @@ PAGE_SIGNALS: tuple[Signal, ...] = (
     ),
     count(
         "special_token_text",
-        "Markers of tokenizers written in the text: <|...|> without white space inside, <s>, </s>, <unk>, <pad>, <bos>, "
-        "<eos>, <mask>, [CLS], [SEP], [PAD], [UNK], [MASK].",
+        "Markers of tokenizers written in the text: <|...|> without white space inside, <s>, </s>, <unk>, <pad>, "
+        "<bos>, <eos>, <mask>, [CLS], [SEP], [PAD], [UNK], [MASK].",
     ),
 )  # fmt: skip

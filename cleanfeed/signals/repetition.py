@@ -20,7 +20,10 @@ LONGEST = 10
 FIRST_SLOTS = 256
 """Slots a table begins with; it grows with the runs that differ."""
 
-REPETITION_COUNTS = ("kept_chars", *(f"{'top' if n <= LONGEST_TOP else 'dup'}_{n}gram" for n in range(2, LONGEST + 1)))
+REPETITION_COUNTS = (
+    "kept_chars",
+    *(f"{'top' if n <= LONGEST_TOP else 'dup'}_{n}gram" for n in range(2, LONGEST + 1)),
+)
 """What :func:`repetition` writes, in order."""
 
 _ZERO = np.uint64(0)
@@ -48,19 +51,16 @@ def _grow(table: Any, size: Any, distinct: Any, key_of: Any) -> None:  # pragma:
 
 @inner
 def _number_pairs(
-    live: Any, table: Any, key_of: Any, sieve: Any, at: Any, gram: Any, first: Any, counts: Any
+    pairs: Any, table: Any, key_of: Any, sieve: Any, at: Any, gram: Any, first: Any, counts: Any
 ) -> Any:  # pragma: no cover - compiled
-    """Join neighbouring runs to runs one word longer, in place; return how many stand and how many are distinct.
+    """Number the pairs whose keys stand in ``key_of`` and whose places stand in ``at``, and leave out most single ones.
+
+    Returns how many are left and how many of these are distinct.
 
     Most pairs occur once. A sieve of two bits a cell lets only those through whose cell was met twice: all that
     repeat, and a few more. It is small enough to stay close, which the table is not. The loops before the table
     take no branch on what the text holds: a wrong guess of the processor costs more than the rest of a round.
     """
-    pairs = np.int64(0)
-    for k in range(live - 1):
-        key_of[pairs] = (np.uint64(gram[k]) << _32 | np.uint64(gram[k + 1])) + _ONE
-        at[pairs] = at[k]
-        pairs += at[k + 1] == at[k] + 1
     size, bits = np.int64(FIRST_SLOTS), 8
     while size < 4 * pairs:
         size *= 2
@@ -127,13 +127,14 @@ def repetition(
     out[0] = word_total[total]
     if total < MIN_WORDS:
         return
-    live = np.int64(0)  # typed: a plain 0 would have _number_pairs compiled twice
-    for w in range(total):
-        at[live] = w
-        gram[live] = numbers[w]
-        live += counts[numbers[w]] > 1
+    pairs = np.int64(0)  # typed: a plain 0 would have _number_pairs compiled twice
+    for w in range(total - 1):
+        one, two = numbers[w], numbers[w + 1]
+        key_of[pairs] = (np.uint64(one) << _32 | np.uint64(two)) + _ONE
+        at[pairs] = w
+        pairs += (counts[one] > 1) & (counts[two] > 1)
     for length in range(2, LONGEST + 1):
-        found, distinct = _number_pairs(live, table, key_of, sieve, at, gram, first, counts)
+        found, distinct = _number_pairs(pairs, table, key_of, sieve, at, gram, first, counts)
         # The most frequent run; ties go to the one with more characters, then to the earlier one.
         best, most, longest = -1, 2, 0
         if length <= LONGEST_TOP:
@@ -142,8 +143,7 @@ def repetition(
                     chars = word_total[first[number] + length] - word_total[first[number]]
                     if counts[number] > most or chars > longest:
                         best, most, longest = number, counts[number], chars
-        live = np.int64(0)
-        covered = done = 0
+        live = covered = done = 0
         for k in range(found):
             start, number = at[k], gram[k]
             if counts[number] < 2:
@@ -155,5 +155,11 @@ def repetition(
                 covered += word_total[start + length] - word_total[max(start, done)]
                 done = start + length
         out[length - 1] = covered
-        if live < 2:
+        # Two repeated runs side by side may be a repeated run one word longer.
+        pairs = np.int64(0)
+        for k in range(live - 1):
+            key_of[pairs] = (np.uint64(gram[k]) << _32 | np.uint64(gram[k + 1])) + _ONE
+            at[pairs] = at[k]
+            pairs += at[k + 1] == at[k] + 1
+        if pairs == 0:
             break

@@ -1,4 +1,4 @@
-"""Declarations of Gopher's repetition signals, in the order :mod:`cleanfeed.signals.repetition` writes them."""
+"""Declarations of Gopher's repetition signals, in column order."""
 
 from __future__ import annotations
 

@@ -32,7 +32,9 @@ class Signal:
     """Whether it is measured against the whole corpus, after all documents were read."""
 
 
-def count(name: str, meaning: str, *, null_when: str = "", source: str = "cleanfeed", high: float = math.inf) -> Signal:
+def count(
+    name: str, meaning: str, *, null_when: str = "", source: str = "cleanfeed", high: float = math.inf
+) -> Signal:
     """Declare a whole number that is 0 on the empty text."""
     return Signal(name, "int", 0.0, high, meaning, 0.0, null_when, source)
 

@@ -54,7 +54,19 @@ DIGIT = 1 << 27
 """A decimal digit of any script."""
 SCRIPT_SHIFT = 28
 
-SCRIPTS = ("latin", "cyrillic", "greek", "arabic", "hebrew", "indic", "han", "kana", "hangul", "spaceless", "other")
+SCRIPTS = (
+    "latin",
+    "cyrillic",
+    "greek",
+    "arabic",
+    "hebrew",
+    "indic",
+    "han",
+    "kana",
+    "hangul",
+    "spaceless",
+    "other",
+)
 """Script ``i`` is stored as ``i + 1``; 0 is a character of no script or of any."""
 
 _RANGES: dict[str, tuple[tuple[int, int], ...]] = {
@@ -90,7 +102,20 @@ _RANGES: dict[str, tuple[tuple[int, int], ...]] = {
 
 _YI = (0xA000, 0xA4CF)
 
-_WHITE = (*range(9, 14), 0x20, 0x85, 0xA0, 0x1361, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000)
+_WHITE = (
+    *range(9, 14),
+    0x20,
+    0x85,
+    0xA0,
+    0x1361,
+    0x1680,
+    *range(0x2000, 0x200B),
+    0x2028,
+    0x2029,
+    0x202F,
+    0x205F,
+    0x3000,
+)
 _TERMINAL = (
     *map(ord, ".!?…‽؟۔։"), 0x37E, 0x61D, 0x61E, *range(0x700, 0x703), 0x7F9, 0x837, 0x839, 0x83D, 0x83E, 0x964,
     0x965, *range(0xF0D, 0xF13), 0x104A, 0x104B, 0x1362, 0x1367, 0x1368, 0x166E, 0x1735, 0x1736, 0x17D4, 0x17D5,
@@ -108,7 +133,10 @@ _BITS: tuple[tuple[tuple[int, ...], int], ...] = (
     (_WHITE, SPACE),
     (_TERMINAL, TERMINAL),
     (_WIDE, TERMINAL | WIDE),
-    ((*map(ord, "\"')]}»›’”"), 0x300D, 0x300F, 0x3009, 0x300B, 0x3011, 0x3015, 0xFF09, 0xFF3D, 0xFF5D), CLOSER),
+    (
+        (*map(ord, "\"')]}»›’”"), 0x300D, 0x300F, 0x3009, 0x300B, 0x3011, 0x3015, 0xFF09, 0xFF3D, 0xFF5D),
+        CLOSER,
+    ),
     ((0x3A, 0xFF1A, 0xFE55), COLON),
     ((0x2026, 0x22EF, 0xFE19), ELLIPSIS | TERMINAL),
     (_BULLETS, BULLET),
@@ -172,7 +200,9 @@ def packed_tables() -> npt.NDArray[np.int64]:
 def tables() -> Tables:
     """Return the tables, built once a process in some tens of milliseconds."""
     spans = ((0, _DENSE), *((first, first + 256) for first in _HIGH_BLOCKS))
-    points = np.concatenate((*(_flags_between(*span) for span in spans), _flags_between(_UNUSED, _UNUSED + 256)))
+    points = np.concatenate(
+        (*(_flags_between(*span) for span in spans), _flags_between(_UNUSED, _UNUSED + 256))
+    )
     flags = np.unique(points)
     ids = np.searchsorted(flags, points).astype(np.uint8)
     numbers: dict[bytes, int] = {}

@@ -278,7 +278,9 @@ def scan(
     letters[:] = 0
     kept, n = len(word_hash), len(data)
     # Typed, for a plain 0 is a type of its own to numba, and every function called with it would be compiled twice.
-    i = tail = np.int64(0)  # tail: continuation bytes so far, so that i - tail is the number of characters so far
+    i = tail = np.int64(
+        0
+    )  # tail: continuation bytes so far, so that i - tail is the number of characters so far
     words = word_chars = alpha = symbol = sentences = lines = newlines = total = 0
     longest_word = longest_run = longest_char = ruler = dots = stacked = invisible = tags = 0
     last = previous = -1  # the last two characters, -1 after white space
@@ -340,12 +342,14 @@ def scan(
         bits = 0
         cut = SPACE
         while i < n:
-            byte = np.int64(data[i])
+            byte = data[
+                np.uint64(i)
+            ]  # an unsigned index: a signed one may count from the end, which takes a check
             if byte < 128:
                 flags = table[byte]
                 if flags & cut:
                     break
-                point = byte
+                point = np.int64(byte)
                 seen[byte] += 1
                 i += 1
             else:
@@ -379,15 +383,14 @@ def scan(
                 tail += size - 1
                 i += size
             bits |= flags
-            if point == last:
-                pairs = True
-                if point == previous:
-                    run = run + 1 if run_at == i - tail - 1 else 3
-                    run_at = i - tail
-                    longest_char = max(longest_char, run)
-                    if run >= RULER:
-                        ruler += RULER if run == RULER else 1
-                    dots += point == 46 and run % 3 == 0
+            pairs |= point == last
+            if (point ^ last) | (point ^ previous) == 0:
+                run = run + 1 if run_at == i - tail - 1 else 3
+                run_at = i - tail
+                longest_char = max(longest_char, run)
+                if run >= RULER:
+                    ruler += RULER if run == RULER else 1
+                dots += point == 46 and run % 3 == 0
             previous = last
             last = point
             last_flags = flags
@@ -432,7 +435,9 @@ def scan(
             bits_of_line |= ENDS
         if last_flags & COLON:
             bits_of_line |= COLON_ENDS
-        if last_flags & ELLIPSIS or (i - start > 2 and data[i - 1] == 46 and data[i - 2] == 46 and data[i - 3] == 46):
+        if last_flags & ELLIPSIS or (
+            i - start > 2 and data[i - 1] == 46 and data[i - 2] == 46 and data[i - 3] == 46
+        ):
             bits_of_line |= ELLIPSIS_ENDS
         line_words += 1
         words += 1

@@ -30,7 +30,7 @@ STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 """What a distinct word has to do with C4's phrases: it starts or ends with the piece of a phrase."""
 
 
-def _ascii(word: str) -> np.uint64:
+def _ascii(word: str) -> Any:
     """Return up to eight ASCII bytes as one little-endian number."""
     return np.uint64(int.from_bytes(word.encode("ascii")[:8], "little"))
 
@@ -96,7 +96,7 @@ def make_grams(max_bytes: int) -> Grams:
 
 
 @inner
-def _eight(data: Any, at: int, stop: int) -> Any:  # pragma: no cover - compiled
+def _eight(data: Any, at: Any, stop: Any) -> Any:  # pragma: no cover - compiled
     """Read up to 8 bytes from ``at`` on as one number, with bit 5 of each set, which folds the case of letters."""
     word = _ZERO
     size = min(8, stop - at)
@@ -112,7 +112,7 @@ def _eight(data: Any, at: int, stop: int) -> Any:  # pragma: no cover - compiled
 
 
 @inner
-def word_marks(data: Any, start: int, stop: int) -> int:  # pragma: no cover - compiled
+def word_marks(data: Any, start: Any, stop: Any) -> Any:  # pragma: no cover - compiled
     """Return the marks of the word between two bytes; letters match in any case."""
     size = stop - start
     if size < 2:
@@ -152,9 +152,9 @@ def word_marks(data: Any, start: int, stop: int) -> int:  # pragma: no cover - c
             marks |= MARK_PRIVACY
     if size >= 10:
         for i in range(start, stop - 9):
-            if data[i] | 0x20 == 106 and _eight(data, i, stop) == _JAVASCR:
-                if data[i + 8] | 0x20 == 112 and data[i + 9] | 0x20 == 116:
-                    marks |= MARK_JAVASCRIPT
+            found = data[i] | 0x20 == 106 and _eight(data, i, stop) == _JAVASCR
+            if found and data[i + 8] | 0x20 == 112 and data[i + 9] | 0x20 == 116:
+                marks |= MARK_JAVASCRIPT
     return marks
 
 

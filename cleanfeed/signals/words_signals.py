@@ -1,4 +1,4 @@
-"""Declarations of the signals about words, in the order the kernel in :mod:`cleanfeed.signals.words` writes."""
+"""Declarations of the signals about words, in column order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import math
 
 from cleanfeed.signals.signal import Signal, count, share
 
-SPACELESS = "more than 30 % of letters are of scripts without spaces (Thai, Lao, Khmer, Burmese, Tibetan, ...)"
+SPACELESS = (
+    "more than 30 % of letters are of scripts without spaces (Thai, Lao, Khmer, Burmese, Tibetan, ...)"
+)
 FEW_WORDS = "there are fewer than 20 words, or " + SPACELESS
 _NO_WORD = "there is no word, or " + SPACELESS
 _GOPHER = "Gopher (Rae et al. 2021), A.1.1"
@@ -41,7 +43,7 @@ WORD_SIGNALS: tuple[Signal, ...] = (
         "hash_word_ratio", "float", 0.0, math.inf, "Number signs (#) over words.", None, _NO_WORD, _GOPHER,
     ),
     Signal(
-        "ellipsis_word_ratio", "float", 0.0, math.inf, "Ellipses (three full stops in a row, or one character) over words.",
-        None, _NO_WORD, _GOPHER,
+        "ellipsis_word_ratio", "float", 0.0, math.inf,
+        "Ellipses (three full stops in a row, or one character) over words.", None, _NO_WORD, _GOPHER,
     ),
 )  # fmt: skip

@@ -17,7 +17,9 @@ WIDE = {chr(point) for point in tables._WIDE}
 CLOSERS = set("\"')]}»›’”」』〉》】〕）］｝")
 BULLETS = {chr(point) for point in tables._BULLETS}
 STOPS = {"the", "be", "to", "of", "and", "that", "have", "with"}
-POLICIES = r"terms\s+of\s+use|privacy\s+policy|cookie\s+policy|uses\s+cookies|use\s+of\s+cookies|use\s+cookies"
+POLICIES = (
+    r"terms\s+of\s+use|privacy\s+policy|cookie\s+policy|uses\s+cookies|use\s+of\s+cookies|use\s+cookies"
+)
 MARKERS = "<s> </s> <unk> <pad> <bos> <eos> <mask> [CLS] [SEP] [PAD] [UNK] [MASK]".split()
 
 Value = float | None
@@ -66,7 +68,9 @@ def cut_words(text: str) -> list[tuple[int, int]]:
     for k, char in enumerate(text + " "):
         if start is not None:
             inner = text[start:k]
-            boundary = (is_cjk(char) and any(map(is_wordy, inner))) or (is_wordy(char) and any(map(is_cjk, inner)))
+            boundary = (is_cjk(char) and any(map(is_wordy, inner))) or (
+                is_wordy(char) and any(map(is_cjk, inner))
+            )
             if char in WHITE or boundary:
                 words.append((start, k))
                 start = None
@@ -143,7 +147,9 @@ def is_hidden(char: str, before: str) -> bool:
     kind = category(before) if before else ""
     if char in "\u200c\u200d":
         shaped = kind in ("Mn", "Me", "Vs") or kind[:1] == "S"
-        return not shaped and (before == "" or script(before) not in ("spaceless", "arabic", "hebrew", "indic", "other"))
+        return not shaped and (
+            before == "" or script(before) not in ("spaceless", "arabic", "hebrew", "indic", "other")
+        )
     if category(char) == "Vs":
         return before == "" or kind in ("space", "Cf", "Vs")
     zero = char in "\u180e\u200b\ufeff" or 0x2060 <= ord(char) <= 0x2064 or 0x206A <= ord(char) <= 0x206F
@@ -178,7 +184,9 @@ def top_gram(words: list[str], length: int) -> int:
     counts = {gram: n for gram, n in Counter(grams).items() if n > 1}
     if not counts:
         return 0
-    best = max(counts, key=lambda gram: (counts[gram], sum(map(len, gram))))  # max takes the earliest of equals
+    best = max(
+        counts, key=lambda gram: (counts[gram], sum(map(len, gram)))
+    )  # max takes the earliest of equals
     return covered((k for k, gram in enumerate(grams) if gram == best), length, sizes)
 
 
@@ -188,7 +196,9 @@ def dup_grams(words: list[str], length: int) -> int:
 
 
 class Line:
-    def __init__(self, text: str, start: int, words: list[tuple[int, int]], whole: list[tuple[int, int]]) -> None:
+    def __init__(
+        self, text: str, start: int, words: list[tuple[int, int]], whole: list[tuple[int, int]]
+    ) -> None:
         self.words = [text[left:right] for left, right in words]
         self.apart = [k == 0 or words[k - 1][1] != words[k][0] for k in range(len(words))]
         self.text = text[words[0][0] : words[-1][1]]
@@ -270,7 +280,8 @@ def words(text: str, spaced: bool) -> dict[str, Value]:
         "longest_word": max(map(len, found), default=0),
         "alpha_word_share": over(sum(any(map(is_letter, word)) for word in found), len(found)),
         "symbol_word_share": over(
-            sum(not any(is_wordy(c) or category(c) in ("Mn", "Me", "Mc") for c in word) for word in found), len(found)
+            sum(not any(is_wordy(c) or category(c) in ("Mn", "Me", "Mc") for c in word) for word in found),
+            len(found),
         ),
         "distinct_word_ratio": over(len(set(found)), len(found)) if len(found) >= 20 else None,
         "hash_word_ratio": over(text.count("#"), len(found)),

@@ -17,7 +17,8 @@ SONG = (
     + "Rain on the rudder and salt on the oar\nMorning will find what the evening swore\n" + ROW
 )  # fmt: skip
 CODE = "\n".join(
-    f"static int f{i}(int a)\n{{\n    if (a > {i}) {{\n        return a;\n    }}\n    return {i};\n}}\n" for i in range(25)
+    f"static int f{i}(int a)\n{{\n    if (a > {i}) {{\n        return a;\n    }}\n    return {i};\n}}\n"
+    for i in range(25)
 )
 CHINESE = (
     "今天下午我们沿着河边走了很久，风有一点凉。桥上有人在卖热茶，孩子们追着一只黄色的气球跑。"
@@ -55,8 +56,16 @@ def test_one_character_many_times_is_one_character_run(char: str) -> None:
 
 def test_a_short_definition_is_no_garbage() -> None:
     text = "Tide: the regular rise and fall of the sea."
-    assert signals(text, "letter_share", "symbol_word_share", "char_run_share", "dup_line_share") == [0.943, 0, 0, 0]
-    assert null(text, "distinct_word_ratio", "top_2gram_chars", "dup_5gram_chars", "letter_entropy") == [True] * 4
+    assert signals(text, "letter_share", "symbol_word_share", "char_run_share", "dup_line_share") == [
+        0.943,
+        0,
+        0,
+        0,
+    ]
+    assert (
+        null(text, "distinct_word_ratio", "top_2gram_chars", "dup_5gram_chars", "letter_entropy")
+        == [True] * 4
+    )
 
 
 def test_one_sentence_many_times_is_repeated_n_grams_and_no_repeated_line() -> None:
@@ -82,14 +91,17 @@ def test_code_has_many_repeated_lines_of_few_characters() -> None:
 
 def test_numbered_clauses_are_templates_and_repeated_n_grams() -> None:
     text = "\n".join(
-        f"{i}. The parties agree that clause {i} of the schedule shall apply to the supply of goods." for i in range(1, 30)
+        f"{i}. The parties agree that clause {i} of the schedule shall apply to the supply of goods."
+        for i in range(1, 30)
     )
     assert signals(text, "dup_line_share", "template_line_share", "dup_5gram_chars") == [0.0, 0.966, 0.906]
 
 
 def test_rulers_are_runs_of_one_character_among_words() -> None:
     text = (
-        "Chapter One\n" + "-" * 80 + "\nThe lamp had been lit before anyone came down to the kitchen, and the cat had "
+        "Chapter One\n"
+        + "-" * 80
+        + "\nThe lamp had been lit before anyone came down to the kitchen, and the cat had "
         "taken the warm chair by the stove.\n" + "=" * 80
     )
     assert signals(text, "longest_char_run", "char_run_share", "letter_share", "alpha_word_share") == [
@@ -99,14 +111,17 @@ def test_rulers_are_runs_of_one_character_among_words() -> None:
 
 @pytest.mark.parametrize("text", [CHINESE, THAI, KHMER, HINDI, TAMIL, ARABIC, PERSIAN])
 def test_prose_of_any_script_is_letters(text: str) -> None:
-    letters, stacks, hidden, run = signals(text, "letter_share", "mark_stack_share", "invisible_chars", "longest_char_run")
+    letters, stacks, hidden, run = signals(
+        text, "letter_share", "mark_stack_share", "invisible_chars", "longest_char_run"
+    )
     assert letters > 0.88
     assert [stacks, hidden] == [0, 0]
     assert run <= 2
 
 
 def test_each_chinese_character_is_a_word() -> None:
-    assert signals(CHINESE, "words", "longest_word", "mean_word_chars", "longest_run", "sentences", "alpha_word_share") == [
+    names = ("words", "longest_word", "mean_word_chars", "longest_run", "sentences", "alpha_word_share")
+    assert signals(CHINESE, *names) == [
         72, 2, 1.097, 1, 3, 1.0,
     ]  # fmt: skip
 
@@ -117,7 +132,14 @@ def test_repeated_chinese_is_repeated() -> None:
 
 @pytest.mark.parametrize("text", [THAI, KHMER])
 def test_measures_of_words_do_not_speak_for_scripts_without_spaces(text: str) -> None:
-    names = ("mean_word_chars", "longest_word", "alpha_word_share", "distinct_word_ratio", "dup_5gram_chars", "terminal_lines")
+    names = (
+        "mean_word_chars",
+        "longest_word",
+        "alpha_word_share",
+        "distinct_word_ratio",
+        "dup_5gram_chars",
+        "terminal_lines",
+    )
     assert null(text, *names) == [True] * 6
     assert signals(text, "script_spaceless", "longest_run") == [1.0, 0]
 
@@ -142,7 +164,9 @@ def test_a_lone_joiner_shows_nothing() -> None:
 
 
 def test_stacked_marks_are_marks_past_the_fourth_on_a_letter() -> None:
-    text = " ".join("".join(ch + "\u0301\u0316\u0334" * 12 for ch in w) for w in "the door is not a door".split())
+    text = " ".join(
+        "".join(ch + "\u0301\u0316\u0334" * 12 for ch in w) for w in "the door is not a door".split()
+    )
     assert signals(text, "mark_stack_share", "letter_share") == [round(32 / 37, 3), 1.0]
 
 
@@ -155,7 +179,10 @@ def test_direction_overrides_are_counted_and_marks_of_ordinary_arabic_are_not() 
 
 def test_a_payload_in_tag_characters_is_counted() -> None:
     payload = "".join(chr(0xE0000 + ord(ch)) for ch in "hidden words here")
-    assert signals(f"A recipe for barley soup.{payload} Stir well.", "tag_chars", "invisible_chars") == [17, 17]
+    assert signals(f"A recipe for barley soup.{payload} Stir well.", "tag_chars", "invisible_chars") == [
+        17,
+        17,
+    ]
 
 
 def test_lost_bytes_are_a_share() -> None:
@@ -180,16 +207,27 @@ def test_blank_lines_are_no_lines() -> None:
 
 
 def test_words_joined_without_a_space_are_told_apart() -> None:
-    assert signals("ab c a bc " + " ".join(f"w{k}" for k in range(20)), "top_2gram_chars", "distinct_word_ratio") == [0, 1]
+    assert signals(
+        "ab c a bc " + " ".join(f"w{k}" for k in range(20)), "top_2gram_chars", "distinct_word_ratio"
+    ) == [0, 1]
 
 
 def test_a_few_distinct_words_are_not_repetitive() -> None:
     text = " ".join(f"word{k}" for k in range(24))
-    assert signals(text, "top_2gram_chars", "top_3gram_chars", "top_4gram_chars", "dup_5gram_chars") == [0, 0, 0, 0]
+    assert signals(text, "top_2gram_chars", "top_3gram_chars", "top_4gram_chars", "dup_5gram_chars") == [
+        0,
+        0,
+        0,
+        0,
+    ]
 
 
 def test_eight_equal_words_and_more_never_exceed_one() -> None:
-    assert signals("spam " * 200, "top_2gram_chars", "top_4gram_chars", "dup_5gram_chars") == [1.0, 1.0, 0.995]
+    assert signals("spam " * 200, "top_2gram_chars", "top_4gram_chars", "dup_5gram_chars") == [
+        1.0,
+        1.0,
+        0.995,
+    ]
 
 
 def test_russian_words_are_measured_in_characters() -> None:
@@ -207,7 +245,9 @@ def test_special_tokens_in_the_text_are_counted() -> None:
 
 def test_a_hex_dump_has_few_letters() -> None:
     r = random.Random(4)
-    text = "\n".join(f"{i * 16:08x}  " + " ".join(f"{r.randrange(256):02x}" for _ in range(16)) for i in range(80))
+    text = "\n".join(
+        f"{i * 16:08x}  " + " ".join(f"{r.randrange(256):02x}" for _ in range(16)) for i in range(80)
+    )
     assert signals(text, "letter_share", "dup_line_share", "mean_word_chars") == [0.303, 0.0, 2.353]
 
 
@@ -220,7 +260,9 @@ def test_minified_code_is_one_long_line() -> None:
 
 def test_dna_uses_four_letters() -> None:
     r = random.Random(6)
-    text = ">sample_1 synthetic\n" + "\n".join("".join(r.choice("ACGT") for _ in range(60)) for _ in range(60))
+    text = ">sample_1 synthetic\n" + "\n".join(
+        "".join(r.choice("ACGT") for _ in range(60)) for _ in range(60)
+    )
     entropy, letters = signals(text, "letter_entropy", "distinct_letters")
     assert entropy < 2.1
     assert letters == 13
@@ -250,7 +292,9 @@ def test_a_service_log_is_one_template_and_no_repeated_line() -> None:
 
 def test_failed_character_recognition_is_words_without_letters() -> None:
     r = random.Random(8)
-    text = " ".join("".join(r.choice("il1|/\\.,;'`~^_-()") for _ in range(r.randint(1, 7))) for _ in range(400))
+    text = " ".join(
+        "".join(r.choice("il1|/\\.,;'`~^_-()") for _ in range(r.randint(1, 7))) for _ in range(400)
+    )
     share, letters = signals(text, "symbol_word_share", "letter_share")
     assert share > 0.45
     assert letters < 0.13
@@ -258,8 +302,9 @@ def test_failed_character_recognition_is_words_without_letters() -> None:
 
 def test_a_page_for_c4() -> None:
     text = (
-        "This line has five good words.\nThis one ends without a mark\nToo short.\nWe would like to enable JavaScript today.\n"
-        "Read our Privacy Policy before you go on.\nThis sentence trails off and away...\nLorem ipsum dolor sit amet it is.\n"
+        "This line has five good words.\nThis one ends without a mark\nToo short.\n"
+        "We would like to enable JavaScript today.\nRead our Privacy Policy before you go on.\n"
+        "This sentence trails off and away...\nLorem ipsum dolor sit amet it is.\n"
         'He said: "That is quite enough now."\n'
     )
     assert signals(text, "c4_sentences", "javascript_lines", "policy_lines", "lorem_ipsum", "terminal_lines") == [
@@ -270,7 +315,8 @@ def test_a_page_for_c4() -> None:
 
 @pytest.mark.parametrize(
     ("line", "bullet"),
-    [("- item", 1), ("* item", 1), ("+ item", 1), ("• item", 1), ("•item", 1), ("-5 degrees", 0), ("**bold** text", 0), ("-----", 0),
+    [("- item", 1), ("* item", 1), ("+ item", 1), ("• item", 1), ("•item", 1), ("-5 degrees", 0),
+     ("**bold** text", 0), ("-----", 0),
      ("– said he", 0), ("· item", 1)],
 )  # fmt: skip
 def test_list_marks(line: str, bullet: float) -> None:

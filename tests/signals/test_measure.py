@@ -71,7 +71,9 @@ def test_a_long_text_of_one_word_is_measured() -> None:
     ]  # fmt: skip
 
 
-def test_words_and_lines_past_the_most_that_are_kept_are_still_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_and_lines_past_the_most_that_are_kept_are_still_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for module in (view, words):
         monkeypatch.setattr(module, "MAX_WORDS", 64)
     text = "a b c d e f g h. i\n" * 50 + "one\n" * 100
@@ -95,7 +97,9 @@ def test_every_signal_is_declared_once_and_in_full() -> None:
 
 
 def test_the_registry_loads_neither_numba_nor_numpy() -> None:
-    code = "import sys, cleanfeed.signals.registry; print([m for m in ('numba', 'numpy') if m in sys.modules])"
+    code = (
+        "import sys, cleanfeed.signals.registry; print([m for m in ('numba', 'numpy') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
@@ -135,7 +139,7 @@ def test_with_nothing_writable_a_private_folder_under_the_temporary_one_is_named
     named = cache.ensure_cache()
     assert named == str(nowhere / f"cleanfeed-kernels-{os.getuid()}")
     assert os.environ[cache.VARIABLE] == named
-    assert sys.modules["numba"].config.CACHE_DIR == named
+    assert named == sys.modules["numba"].config.CACHE_DIR
     assert Path(named).stat().st_mode & 0o777 == 0o700
 
 

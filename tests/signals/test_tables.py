@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from cleanfeed.signals import tables
-from cleanfeed.signals.tables import ASCII_CLASSES_AT, BLOCKS_AT, FLAGS_AT, SCRIPT_SHIFT, SCRIPTS, packed_tables
+from cleanfeed.signals.tables import (
+    ASCII_CLASSES_AT,
+    BLOCKS_AT,
+    FLAGS_AT,
+    SCRIPT_SHIFT,
+    SCRIPTS,
+    packed_tables,
+)
 
 ALL = np.arange(0x110000)
 
@@ -53,14 +60,18 @@ def test_letters_marks_digits_and_the_rest_are_those_of_unicodedata() -> None:
 def test_the_classes_of_ascii_are_those_of_the_whole_table() -> None:
     packed = packed_tables()
     assert packed[:128].tolist() == flags_of_all()[:128].tolist()
-    assert packed[FLAGS_AT + packed[ASCII_CLASSES_AT : ASCII_CLASSES_AT + 128]].tolist() == packed[:128].tolist()
+    assert (
+        packed[FLAGS_AT + packed[ASCII_CLASSES_AT : ASCII_CLASSES_AT + 128]].tolist() == packed[:128].tolist()
+    )
 
 
 @pytest.mark.parametrize(
     ("char", "script"),
     [
-        ("é", "latin"), ("ﬁ", "latin"), ("ж", "cyrillic"), ("ἀ", "greek"), ("ش", "arabic"), ("ﷺ", "arabic"), ("א", "hebrew"),
-        ("हि"[1], "indic"), ("இ", "indic"), ("天", "han"), ("々", "han"), ("〇", "han"), ("𠀀", "han"), ("か", "kana"), ("ー", "kana"),
+        ("é", "latin"), ("ﬁ", "latin"), ("ж", "cyrillic"), ("ἀ", "greek"), ("ش", "arabic"), ("ﷺ", "arabic"),
+        ("א", "hebrew"),
+        ("हि"[1], "indic"), ("இ", "indic"), ("天", "han"), ("々", "han"), ("〇", "han"), ("𠀀", "han"),
+        ("か", "kana"), ("ー", "kana"),
         ("ｶ", "kana"), ("가", "hangul"), ("ᄀ", "hangul"), ("ก", "spaceless"), ("ລ", "spaceless"), ("ក", "spaceless"),
         ("မ", "spaceless"), ("བ", "spaceless"), ("ա", "other"), ("ሀ", "other"), ("ꀀ", "other"), ("\u0301", "none"),
         ("1", "none"), (".", "none"),

@@ -14,13 +14,16 @@ from cleanfeed.signals.measure import measure_texts
 from cleanfeed.signals.registry import VIEW_SIGNALS
 from tests.signals import plain
 
-SIGNS = st.sampled_from(
+VISIBLE = (
     "a b c A é 1 2 . . . ! ? … 。 ！ , : ： ; - * + • · \" ' ) ] ” # { } < > | [ / 天 地 か ー ꀀ 가 나 ก า ་ མ अ ि "
-    "ж א ع ሀ ፡ ۔ ։ । ◌ 〇 々 𝒳 😀 ½ ٣".split()
-    + [" ", " ", " ", "\n", "\n", "\r", "\t", "\v", "\x85", "\xa0", "\u2028", "\u3000"]
-    + list("\x00\x07\x7f\x80\u00ad\u0301\u0316\u20dd\u034f\u200b\u200c\u200d\u2060\ufe0f\ufe00\ufeff\ufffd\ue000")
-    + list("\u0378\ufffe\u202a\u202e\u202d\u2066\u200f\U000e0001\U000e0067\U000e007f\U0001f3f4\U000e0100\U0010ffff")
+    "ж א ع ሀ ፡ ۔ ։ । ◌ 〇 々 𝒳 😀 ½ ٣"
+).split()
+WHITE = [" ", " ", " ", "\n", "\n", "\r", "\t", "\v", "\x85", "\xa0", "\u2028", "\u3000"]
+ODD = list(
+    "\x00\x07\x7f\x80\u00ad\u0301\u0316\u20dd\u034f\u200b\u200c\u200d\u2060\ufe0f\ufe00\ufeff\ufffd\ue000\u0378\ufffe"
+    "\u202a\u202e\u202d\u2066\u200f\U000e0001\U000e0067\U000e007f\U0001f3f4\U000e0100\U0010ffff"
 )
+SIGNS = st.sampled_from([*VISIBLE, *WHITE, *ODD])
 PIECES = st.sampled_from(
     "the The AND be to of that have with a bb ccc dd1 dd22 dd333 1 22 x. y! z... (w.) “v.” - * • 天地 天。地 かな12 "
     "กา กา. ... … privacy Privacy policy policy. cookie cookies uses use reuses terms terms (lorem Ipsum ipsum, "
