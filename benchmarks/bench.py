@@ -189,14 +189,24 @@ def _used(runs: list[Run]) -> float:
     return statistics.median(run.processor_seconds for run in runs)
 
 
-def build_tokens(bench: Bench) -> None:
-    """(c) A build with tokenizer against encoding the kept texts and nothing else."""
-    kept = bench.scratch / "kept.parquet"
+def _kept_texts(bench: Bench) -> Path:
+    """Write the whole texts that a build keeps, in the order of the input."""
+    path = bench.scratch / "kept.parquet"
     with bench.folder("texts") as out:
         run(_build_command(bench.data.tokenized, out), cwd=REPOSITORY)
-        files = sorted((out / "curriculum").glob("*/*.parquet"))
-        tables = [pq.read_table(path, columns=["text"]) for path in files]
-        pq.write_table(pa.concat_tables(tables), kept, compression="zstd")
+        signals = pq.read_table(out / "signals", columns=["source_row", "verdict"])
+    verdict = dict(zip(signals["source_row"].to_pylist(), signals["verdict"].to_pylist(), strict=True))
+    with bench.data.tokenized.open("rb") as lines:
+        texts = [
+            json.loads(line)["text"] for row, line in enumerate(lines) if verdict[row] in ("keep", "flag")
+        ]
+    pq.write_table(pa.table({"text": pa.array(texts, pa.large_string())}), path, compression="zstd")
+    return path
+
+
+def build_tokens(bench: Bench) -> None:
+    """(c) A build with tokenizer against encoding the kept texts and nothing else."""
+    kept = _kept_texts(bench)
     encode = [
         sys.executable,
         str(HERE / "encode_alone.py"),
