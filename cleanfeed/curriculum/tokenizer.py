@@ -63,14 +63,7 @@ class TextEncoder:
             if not isinstance(spec, dict) or "model" not in spec:
                 raise ValueError("no 'model' in it")
         except (OSError, ValueError) as error:
-            raise MisuseError(
-                one_line(
-                    "cannot read the tokenizer",
-                    path,
-                    str(error),
-                    "a tokenizer.json of the tokenizers library",
-                )
-            ) from error
+            raise _unreadable(path, error) from error
         self.raw = raw
         self.digest = xxhash.xxh3_128_hexdigest(raw)
         self.end_of_text, self.end_of_text_id = _end_of_text(spec, path, end_of_text)
@@ -81,14 +74,7 @@ class TextEncoder:
         try:
             self.tokenizer = Tokenizer.from_str(json.dumps(spec))
         except Exception as error:  # the library raises bare Exception
-            raise MisuseError(
-                one_line(
-                    "cannot read the tokenizer",
-                    path,
-                    str(error),
-                    "a tokenizer.json of the tokenizers library",
-                )
-            ) from error
+            raise _unreadable(path, error) from error
         self.tokenizer.encode_special_tokens = True
         self.vocab_size: int = max(self.tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
@@ -134,6 +120,13 @@ class TextEncoder:
         for token, data in token_bytes(self.tokenizer):
             chars[token] = sum(1 for byte in data if not 0x80 <= byte < 0xC0)
         return chars
+
+
+def _unreadable(path: str, error: Exception) -> MisuseError:
+    got = (isinstance(error, OSError) and error.strerror) or str(error)
+    return MisuseError(
+        one_line("cannot read the tokenizer", path, got, "a tokenizer.json of the tokenizers library")
+    )
 
 
 def _end_of_text(spec: dict[str, Any], path: str, wanted: str | None) -> tuple[str, int]:
