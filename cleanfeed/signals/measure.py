@@ -167,12 +167,8 @@ def measure_texts(texts: pa.LargeStringArray) -> dict[str, npt.NDArray[np.float6
     return {signal.name: found[signal.name] for signal in TEXT_SIGNALS}
 
 
-def warm_up(*, tokens: bool = False) -> None:
-    """Compile the kernels, or load them from the cache on disk.
-
-    Args:
-        tokens: Whether those over token ids are needed too.
-    """
+def warm_up() -> None:
+    """Compile the kernels, or load them from the cache on disk."""
     measure_texts(pa.array([""], pa.large_string()))
     with contextlib.suppress(OSError):
         _marker().touch()
