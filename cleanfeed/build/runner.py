@@ -18,6 +18,7 @@ import numpy as np
 
 from cleanfeed.build.engine import LocalEngine
 from cleanfeed.build.journal import Journal
+from cleanfeed.build.judge import Corpus
 from cleanfeed.build.kernels import kernels_ready, load_kernels
 from cleanfeed.build.layout import FileSpec, StageTotals, add_up, files_of, read_index
 from cleanfeed.build.lock import only_build
@@ -25,7 +26,7 @@ from cleanfeed.build.manifest import exit_code, first_damage, make_manifest, rea
 from cleanfeed.build.measure import Measured, corpus_path, measure, read_corpus_counts, reference_counts
 from cleanfeed.build.place import place
 from cleanfeed.build.request import BuildRequest, Prepared, Progress, prepare
-from cleanfeed.build.settle import Corpus, Settled, samples_path, settle
+from cleanfeed.build.settle import Settled, samples_path, settle
 from cleanfeed.build.tasks import Context, Segment, Task, task_bytes, tasks_of, work_folder
 from cleanfeed.curriculum.durable import write_bytes, written_aside
 from cleanfeed.curriculum.stages import Tiers

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -17,18 +16,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanfeed.build.measure import CorpusCounts, Report, read_corpus_counts, spool_path, unreadable_path
-from cleanfeed.build.spool import Spool, flat_ids, flat_text, hashes, signal_columns, spool_writer
+from cleanfeed.build.judge import Corpus, Judge, Judged
+from cleanfeed.build.measure import Report, unreadable_path
+from cleanfeed.build.spool import Spool, flat_ids, flat_text, hashes, spool_writer
 from cleanfeed.build.tasks import Context, Segment
 from cleanfeed.curriculum.order import shuffle_keys
-from cleanfeed.curriculum.quality import quality_scores
-from cleanfeed.curriculum.reference import LogRatio
 from cleanfeed.curriculum.samples import ByteCutter, SampleRanges, TokenCutter, split
 from cleanfeed.curriculum.stages import band_limits, bands, quality_bins
 from cleanfeed.curriculum.writer import HASH_TYPE, PartWriter
 from cleanfeed.documents.record import UNREADABLE_SCHEMA
-from cleanfeed.rules.ruleset import KEEP, REASON_TYPE, REJECT, VERDICTS, Verdicts
-from cleanfeed.signals.corpus import rare_token_share
+from cleanfeed.rules.ruleset import KEEP, REASON_TYPE, REJECT, VERDICTS
 from cleanfeed.signals.registry import SIGNALS
 
 REASONS_TYPE = pa.list_(REASON_TYPE)
@@ -68,16 +65,6 @@ SAMPLES_SCHEMA = pa.schema(
 """One row a sample, by rising key: what decides its stage, where its values lie in the spool, and its columns."""
 
 
-@dataclass(frozen=True, slots=True)
-class Corpus:
-    """What the second phase knows of the whole corpus; small and picklable."""
-
-    counts: Path | None
-    documents: int
-    bases: tuple[int, ...]
-    """Records before each piece of the task, within its file."""
-
-
 @dataclass(slots=True)
 class Settled:
     """What is known of a segment after its documents were judged."""
@@ -100,26 +87,6 @@ def samples_path(context: Context, segment: int) -> Path:
     return context.work / f"samples-{segment:05d}.arrow"
 
 
-@lru_cache(maxsize=1)
-def _corpus_counts(path: Path) -> CorpusCounts:
-    return read_corpus_counts([path])
-
-
-@dataclass(slots=True)
-class _Batch:
-    """One spool batch with its documents' names, signals and verdicts."""
-
-    number: int
-    spool: pa.RecordBatch
-    place: dict[str, pa.Array]
-    signals: dict[str, npt.NDArray[np.float64]]
-    verdicts: Verdicts
-
-    @property
-    def rejected(self) -> npt.NDArray[np.bool_]:
-        return np.asarray(self.verdicts.verdict == REJECT)
-
-
 def settle(context: Context, segment: Segment, corpus: Corpus, report: Report) -> Settled:
     """Judge the documents of one segment; write its signals and rejects, and index its samples.
 
@@ -135,9 +102,7 @@ def settle(context: Context, segment: Segment, corpus: Corpus, report: Report) -
             for name, schema in _parts(segment).items()
         }
         signals, rejected, unreadable = parts.values()
-        spool = Spool.open(spool_path(context, segment.task.index, segment.number))
-        for number, spooled in enumerate(spool.batches):
-            batch = settler.judged(number, spooled)
+        for batch in settler.judge.batches():
             settler.count(batch)
             signals.write(_signals_table(batch))
             rejected.write(_rejected_table(batch))
@@ -163,62 +128,18 @@ def _parts(segment: Segment) -> dict[str, pa.Schema]:
 
 class _Settler:
     def __init__(self, context: Context, segment: Segment, corpus: Corpus) -> None:
-        task = segment.task
-        self.context, self.task, self.corpus = context, task, corpus
+        self.context, self.task = context, segment.task
+        self.judge = Judge(context, segment, corpus)
         self.settings = context.pipeline.curriculum
         self.encoder = context.encoder()
-        self.rules = context.rules()
         self.found = Settled()
-        self.sources = pa.array([piece.file.source for piece in task.pieces], pa.string())
-        self.files = np.array([piece.file.index for piece in task.pieces], dtype=np.int64)
-        self.bases = np.array(corpus.bases, dtype=np.int64)
         self.limits = band_limits(self.settings, tokens=self.encoder is not None)
-        quality = context.pipeline.quality
-        self.ratio: LogRatio | None = None
-        if quality.reference is not None:
-            assert corpus.counts is not None
-            counts = _corpus_counts(corpus.counts)
-            assert counts.features is not None
-            assert counts.reference is not None
-            self.ratio = LogRatio(counts.reference, counts.features)
 
-    def judged(self, number: int, spooled: pa.RecordBatch) -> _Batch:
-        """Return a batch with the corpus' signals and verdicts added and every document named."""
-        signals = signal_columns(spooled)
-        if self.encoder is not None:
-            signals["rare_token_share"] = self._rare(spooled)
-        pieces = spooled.column("piece").to_numpy()
-        source = self.sources.take(spooled.column("piece"))
-        source_row = pa.array(spooled.column("row").to_numpy() + self.bases[pieces])
-        fallback = pc.binary_join_element_wise(source, pc.cast(source_row, pa.string()), ":")
-        verdicts = self.rules.evaluate(signals)
-        place = {
-            "doc_id": pc.coalesce(spooled.column("doc_id"), fallback),
-            "source": source,
-            "source_row": source_row,
-            "content_hash": spooled.column("content_hash"),
-            "verdict": pa.array(VERDICTS, pa.string()).take(pa.array(verdicts.verdict)),
-            "reasons": verdicts.reasons.cast(REASONS_TYPE),
-        }
-        return _Batch(number, spooled, place, signals, verdicts)
-
-    def _rare(self, spooled: pa.RecordBatch) -> npt.NDArray[np.float64]:
-        assert self.corpus.counts is not None
-        counts = _corpus_counts(self.corpus.counts).token_documents
-        assert counts is not None
-        ids, offsets = flat_ids(spooled.column("ids"))
-        # The ids end with the end-of-text token, which every document has and which is no part of the text.
-        lengths = np.diff(offsets)
-        body = np.delete(ids, offsets[1:][lengths > 0] - 1)
-        places = np.concatenate([[0], np.cumsum(np.maximum(lengths - 1, 0))]).astype(np.int64)
-        return rare_token_share(body, places, counts, self.corpus.documents)
-
-    def count(self, batch: _Batch) -> None:
+    def count(self, batch: Judged) -> None:
         """Add a batch to the counts by file and by rule."""
-        files = self.files[batch.spool.column("piece").to_numpy()]
         verdict = batch.verdicts.verdict
-        for file in np.unique(files).tolist():
-            here = verdict[files == file]
+        for file in np.unique(batch.files).tolist():
+            here = verdict[batch.files == file]
             rejected = int(np.count_nonzero(here == REJECT))
             kept = len(here) - rejected
             flagged = kept - int(np.count_nonzero(here == KEEP))
@@ -243,17 +164,15 @@ class _Settler:
         for name, number in numbers.items():
             total[name] += number
 
-    def samples(self, batch: _Batch) -> pa.Table:
+    def samples(self, batch: Judged) -> pa.Table:
         """Return the index of the samples of the kept documents of a batch."""
         kept = np.flatnonzero(~batch.rejected)
-        quality = self._quality(batch)[kept]
         ranges, data = self._ranges(batch, kept)
         documents = kept[ranges.document]
         size = data.dtype.itemsize
         digests = hashes(data.data.cast("B"), ranges.start * size, (ranges.start + ranges.length) * size)
         row = pa.array(documents)
-        place = {name: batch.place[name].take(row) for name in ("doc_id", "source", "source_row")}
-        quality = quality[ranges.document]
+        quality = batch.quality[documents]
         bins, numbers = np.unique(quality_bins(quality[~np.isnan(quality)]), return_counts=True)
         totals = Counter(self.found.quality)
         totals.update(dict(zip(bins.tolist(), numbers.tolist(), strict=True)))
@@ -263,8 +182,8 @@ class _Settler:
             "key": shuffle_keys(
                 np.frombuffer(digests.buffers()[1], dtype=np.uint8).reshape(-1, 16),
                 self.settings.seed,
-                self.files[batch.spool.column("piece").to_numpy()[documents]],
-                place["source_row"].to_numpy(),
+                batch.files[documents],
+                batch.source_row.to_numpy()[documents],
                 ranges.part,
             ),
             "band": bands(lengths, self.limits),
@@ -274,7 +193,9 @@ class _Settler:
             "start": ranges.start,
             "length": ranges.length,
             "sample_hash": digests,
-            **place,
+            "doc_id": batch.doc_id.take(row),
+            "source": batch.source.take(row),
+            "source_row": batch.source_row.take(row),
             "part": ranges.part,
             "n_chars": ranges.chars,
             "flags": batch.verdicts.flags.take(row),
@@ -282,7 +203,7 @@ class _Settler:
         return pa.table({name: columns[name] for name in SAMPLES_SCHEMA.names}, schema=SAMPLES_SCHEMA)
 
     def _ranges(
-        self, batch: _Batch, kept: npt.NDArray[np.int64]
+        self, batch: Judged, kept: npt.NDArray[np.int64]
     ) -> tuple[SampleRanges, npt.NDArray[np.generic]]:
         """Return the samples of the kept documents as ranges of the batch's flat ids or bytes, and these."""
         chars = batch.signals["chars"].astype(np.int64)[kept]
@@ -296,28 +217,18 @@ class _Settler:
         cutter = TokenCutter(ids, self.encoder.token_starts, self.encoder.token_chars)
         return split(starts, stops, chars, stops - starts, limit, cutter), ids
 
-    def _quality(self, batch: _Batch) -> npt.NDArray[np.float32]:
-        """Return the quality of each document of a batch; NaN where it is unknown."""
-        settings = self.context.pipeline.quality
-        if settings.column is not None:
-            column = batch.spool.column("quality_column").to_numpy(zero_copy_only=False)
-            return np.asarray(column, dtype=np.float32)
-        if self.ratio is not None:
-            return self.ratio.scores(batch.spool.column("text"))
-        return quality_scores(settings, batch.signals, batch.spool.num_rows)
-
     def unreadable(self) -> Iterator[pa.Table]:
         """Yield the task's unreadable records with their place in their files."""
         for rows in Spool.open(unreadable_path(self.context, self.task.index)).batches:
             pieces = rows.column("piece").to_numpy()
-            row = pa.array(rows.column("row").to_numpy() + self.bases[pieces])
-            for file, number in zip(*np.unique(self.files[pieces], return_counts=True), strict=True):
+            row = pa.array(rows.column("row").to_numpy() + self.judge.bases[pieces])
+            for file, number in zip(*np.unique(self.judge.files[pieces], return_counts=True), strict=True):
                 self._add(int(file), read=int(number), unreadable=int(number))
             reasons = Counter(rows.column("reason").to_pylist())
             self.found.unreadable_by_reason = dict(Counter(self.found.unreadable_by_reason) + reasons)
             by_line = rows.column("line_format")
             columns = {
-                "source": self.sources.take(rows.column("piece")),
+                "source": self.judge.sources.take(rows.column("piece")),
                 "line": pc.if_else(by_line, pc.add(row, 1), None),
                 "row": pc.if_else(by_line, None, row),
                 **{name: rows.column(name) for name in ("byte_offset", "reason", "detail", "excerpt")},
@@ -327,8 +238,20 @@ class _Settler:
             )
 
 
-def _signals_table(batch: _Batch) -> pa.Table:
-    columns: dict[str, pa.Array] = dict(batch.place)
+def _place(batch: Judged) -> dict[str, pa.Array]:
+    """Return the columns that say which document a row is about and what came of it."""
+    return {
+        "doc_id": batch.doc_id,
+        "source": batch.source,
+        "source_row": batch.source_row,
+        "content_hash": batch.spool.column("content_hash"),
+        "verdict": pa.array(VERDICTS, pa.string()).take(pa.array(batch.verdicts.verdict)),
+        "reasons": batch.verdicts.reasons.cast(REASONS_TYPE),
+    }
+
+
+def _signals_table(batch: Judged) -> pa.Table:
+    columns = _place(batch)
     for signal in SIGNALS:
         values = batch.signals.get(signal.name)
         kind = pa.int64() if signal.type == "int" else pa.float64()
@@ -342,9 +265,9 @@ def _signals_table(batch: _Batch) -> pa.Table:
     return pa.table(columns, schema=SIGNALS_SCHEMA)
 
 
-def _rejected_table(batch: _Batch) -> pa.Table:
+def _rejected_table(batch: Judged) -> pa.Table:
     rows = pa.array(np.flatnonzero(batch.rejected))
-    columns = {**batch.place, "text": batch.spool.column("text")}
+    columns = {**_place(batch), "text": batch.spool.column("text")}
     return pa.table(
         {name: columns[name].take(rows) for name in REJECTED_SCHEMA.names}, schema=REJECTED_SCHEMA
     )
