@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import resource
+import os
 import subprocess
 import threading
 import time
@@ -12,6 +12,7 @@ from pathlib import Path
 
 INTERVAL = 0.02
 MIB = 2**20
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass
@@ -20,7 +21,7 @@ class Run:
 
     seconds: float
     processor_seconds: float
-    """Of the command and its children, as far as they were waited for."""
+    """Of the command and all its descendants, to the last look before each ended."""
     output: str
     peaks: list[int] = field(default_factory=list)
     """Peak resident bytes of each process of the command, largest first, mapped files included."""
@@ -57,13 +58,20 @@ def _peak(pid: int) -> int:
     return 0
 
 
+def _used(pid: int) -> float:
+    # The name of the program stands in brackets and may hold spaces.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
 class _Watch(threading.Thread):
-    """Reads the high-water mark of a process and its descendants until told to stop."""
+    """Reads memory and processor time of a process and its descendants until told to stop."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
         self.pid = pid
         self.peaks: dict[int, int] = {}
+        self.used: dict[int, float] = {}
         self.done = threading.Event()
 
     def run(self) -> None:
@@ -71,18 +79,14 @@ class _Watch(threading.Thread):
             for pid in _tree(self.pid):
                 try:
                     self.peaks[pid] = max(self.peaks.get(pid, 0), _peak(pid))
+                    self.used[pid] = _used(pid)
                 except (FileNotFoundError, ProcessLookupError):
                     continue
 
 
-def _children_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
 def run(command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Run:
     """Run the command to its end; a failing one ends the benchmark with what it wrote to stderr."""
-    start, before = time.perf_counter(), _children_seconds()
+    start = time.perf_counter()
     process = subprocess.Popen(
         list(command),
         stdout=subprocess.PIPE,
@@ -99,4 +103,4 @@ def run(command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Pa
     watch.join()
     if process.returncode != 0:
         raise SystemExit(f"{' '.join(command)} ended with {process.returncode}:\n{errors[-4000:]}")
-    return Run(seconds, _children_seconds() - before, output, sorted(watch.peaks.values(), reverse=True))
+    return Run(seconds, sum(watch.used.values()), output, sorted(watch.peaks.values(), reverse=True))
