@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +14,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cleanfeed.build.measure import CorpusCounts, read_corpus_counts, spool_path
-from cleanfeed.build.spool import Spool, flat_ids, signal_columns
+from cleanfeed.build.spool import Spool, flat_ids, flat_text, hashes, signal_columns
 from cleanfeed.build.tasks import Context, Segment
+from cleanfeed.curriculum.exclusions import HashSet
 from cleanfeed.curriculum.quality import quality_scores
 from cleanfeed.curriculum.reference import LogRatio
-from cleanfeed.rules.ruleset import REJECT, Verdicts
+from cleanfeed.curriculum.samples import ByteCutter, SampleRanges, TokenCutter, split
+from cleanfeed.curriculum.stages import band_limits
+from cleanfeed.rules.ruleset import REASON_TYPE, REJECT, VERDICTS, Verdicts
 from cleanfeed.signals.corpus import rare_token_share
+
+REASONS_TYPE = pa.list_(REASON_TYPE)
+DUPLICATE, EXCLUDED = 3, 4
+"""Verdicts of documents that no rule rejects, after the numbers of :mod:`cleanfeed.rules.ruleset`."""
+
+WORDS = (*VERDICTS, "duplicate", "excluded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +36,8 @@ class Corpus:
     """What is known of the whole corpus once all tasks are measured; small and picklable."""
 
     counts: Path | None
+    excluded: Path | None
+    """Hashes to leave out."""
     documents: int
     """Documents that were tokenised."""
     bases: tuple[int, ...]
@@ -35,6 +47,21 @@ class Corpus:
 @lru_cache(maxsize=1)
 def _corpus_counts(path: Path) -> CorpusCounts:
     return read_corpus_counts([path])
+
+
+@lru_cache(maxsize=1)
+def _excluded(path: Path) -> HashSet:
+    return HashSet(np.load(path, mmap_mode="r"))
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """The samples of some documents of a batch: ranges of its flat ids or bytes, and their hashes."""
+
+    ranges: SampleRanges
+    documents: npt.NDArray[np.int64]
+    """Which document of the batch each is from."""
+    hashes: pa.FixedSizeBinaryArray
 
 
 @dataclass(slots=True)
@@ -49,14 +76,37 @@ class Judged:
     files: npt.NDArray[np.int64]
     """Index of each document's file."""
     signals: dict[str, npt.NDArray[np.float64]]
-    verdicts: Verdicts
+    rules: Verdicts
+    """What the rules say."""
+    verdict: npt.NDArray[np.uint8]
+    """What comes of each document, as a place in ``WORDS``."""
+    reasons: pa.ListArray
     quality: npt.NDArray[np.float32]
     """NaN where it is unknown."""
 
     @property
-    def rejected(self) -> npt.NDArray[np.bool_]:
-        """Which documents a rule rejects."""
-        return np.asarray(self.verdicts.verdict == REJECT)
+    def kept(self) -> npt.NDArray[np.bool_]:
+        """Which documents go to the curriculum."""
+        return np.asarray(self.verdict < REJECT)
+
+
+def raw_hashes(column: pa.FixedSizeBinaryArray) -> npt.NDArray[np.uint8]:
+    """Return a column of 16-byte hashes as bytes, shape [n, 16], without copying."""
+    data = column.buffers()[1]
+    flat = np.frombuffer(data if data is not None else b"", dtype=np.uint8)
+    return flat[column.offset * 16 : (column.offset + len(column)) * 16].reshape(-1, 16)
+
+
+def with_reasons(
+    reasons: pa.ListArray, hit: npt.NDArray[np.bool_], new: Sequence[Sequence[Mapping[str, Any]]]
+) -> pa.ListArray:
+    """Return the reasons, with new ones put before those of the documents ``hit``."""
+    if not hit.any():
+        return reasons
+    rows = reasons.to_pylist()
+    for place, more in zip(np.flatnonzero(hit).tolist(), new, strict=True):
+        rows[place] = [*more, *rows[place]]
+    return pa.array(rows, REASONS_TYPE)
 
 
 class Judge:
@@ -75,6 +125,10 @@ class Judge:
         self.sources = pa.array([piece.file.source for piece in pieces], pa.string())
         self.files = np.array([piece.file.index for piece in pieces], dtype=np.int64)
         self.bases = np.array(corpus.bases, dtype=np.int64)
+        self.settings = context.pipeline.curriculum
+        self.encoder = context.encoder()
+        self.limits = band_limits(self.settings, tokens=self.encoder is not None)
+        self.excluded = _excluded(corpus.excluded) if corpus.excluded is not None else None
         self.ratio: LogRatio | None = None
         if context.pipeline.quality.reference is not None:
             assert corpus.counts is not None
@@ -97,7 +151,8 @@ class Judge:
         source = self.sources.take(spooled.column("piece"))
         source_row = pa.array(spooled.column("row").to_numpy() + self.bases[pieces])
         fallback = pc.binary_join_element_wise(source, pc.cast(source_row, pa.string()), ":")
-        return Judged(
+        verdicts = self.rules.evaluate(signals)
+        batch = Judged(
             number=number,
             spool=spooled,
             doc_id=pc.coalesce(spooled.column("doc_id"), fallback),
@@ -105,9 +160,45 @@ class Judge:
             source_row=source_row,
             files=self.files[pieces],
             signals=signals,
-            verdicts=self.rules.evaluate(signals),
+            rules=verdicts,
+            verdict=verdicts.verdict.copy(),
+            reasons=verdicts.reasons.cast(REASONS_TYPE),
             quality=self._quality(spooled, signals),
         )
+        if self.excluded is not None:
+            self._exclude(batch, self.excluded)
+        return batch
+
+    def _exclude(self, batch: Judged, listed: HashSet) -> None:
+        """Leave out documents whose content, or any of whose samples, is listed."""
+        by_content = batch.kept & listed.contains(raw_hashes(batch.spool.column("content_hash")))
+        samples = self.samples(batch)
+        by_sample = np.zeros(len(batch.verdict), dtype=np.bool_)
+        by_sample[samples.documents[listed.contains(raw_hashes(samples.hashes))]] = True
+        for hit, signal in ((by_sample, "sample_hash"), (by_content, "content_hash")):
+            batch.verdict[hit] = EXCLUDED
+            reason = [{"rule": "excluded", "signal": signal, "value": 1.0, "limit": 0.0}]
+            batch.reasons = with_reasons(batch.reasons, hit, [reason] * int(hit.sum()))
+
+    def samples(self, batch: Judged) -> Samples:
+        """Return the samples of the kept documents of a batch."""
+        kept = np.flatnonzero(batch.kept)
+        chars = batch.signals["chars"].astype(np.int64)[kept]
+        limit = int(self.limits[-1])
+        if self.encoder is None:
+            data, offsets = flat_text(batch.spool.column("text"))
+            starts, stops = offsets[:-1][kept], offsets[1:][kept]
+            ranges = split(starts, stops, chars, chars, limit, ByteCutter(data))
+            view = data.data
+        else:
+            ids, offsets = flat_ids(batch.spool.column("ids"))
+            starts, stops = offsets[:-1][kept], offsets[1:][kept]
+            cutter = TokenCutter(ids, self.encoder.token_starts, self.encoder.token_chars)
+            ranges = split(starts, stops, chars, stops - starts, limit, cutter)
+            view = ids.data.cast("B")
+        size = 1 if self.encoder is None else np.dtype(np.int32).itemsize
+        stops = (ranges.start + ranges.length) * size
+        return Samples(ranges, kept[ranges.document], hashes(view, ranges.start * size, stops))
 
     def _rare(self, spooled: pa.RecordBatch) -> npt.NDArray[np.float64]:
         assert self.corpus.counts is not None

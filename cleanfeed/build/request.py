@@ -11,6 +11,7 @@ import fsspec
 import xxhash
 
 from cleanfeed.build.tasks import Context, scale_of, task_bytes
+from cleanfeed.curriculum.exclusions import HashSet, read_exclusions
 from cleanfeed.documents.plan import InputFile, Plan, check_columns, plan_inputs
 from cleanfeed.errors import MisuseError, one_line
 from cleanfeed.rules.pipeline import resolved
@@ -32,6 +33,8 @@ class BuildRequest:
     keep_text: bool = False
     limit: int | None = None
     overwrite: bool = False
+    exclude: tuple[str, ...] = ()
+    """Stores of hashes to leave out."""
 
 
 class Progress(Protocol):
@@ -58,6 +61,7 @@ class Prepared:
     plan: Plan
     context: Context
     fingerprints: dict[int, str]
+    excluded: HashSet
     digest: str
 
 
@@ -78,6 +82,7 @@ def prepare(request: BuildRequest) -> Prepared:
     plan = plan_inputs(request.inputs, piece_bytes=size)
     context = replace(context, scale=scale_of(plan.pieces))
     check_columns(plan, request.pipeline.documents, request.pipeline.quality.column)
+    excluded = read_exclusions(request.exclude)
     fingerprints = {file.index: fingerprint(file) for file in plan.files}
     identity = {
         "format": FORMAT_VERSION,
@@ -86,10 +91,11 @@ def prepare(request: BuildRequest) -> Prepared:
         "keep_text": request.keep_text,
         "limit": request.limit,
         "reference": _reference_digest(request.pipeline),
+        "excluded": xxhash.xxh3_128_hexdigest(excluded.halves.tobytes()) if len(excluded) else None,
         "inputs": [[file.source, file.kind, file.size, fingerprints[file.index]] for file in plan.files],
     }
     digest = xxhash.xxh3_128_hexdigest(json.dumps(identity, sort_keys=True).encode())
-    return Prepared(request, plan, context, fingerprints, digest)
+    return Prepared(request, plan, context, fingerprints, excluded, digest)
 
 
 def _reference_digest(pipeline: Pipeline) -> list[str] | None:

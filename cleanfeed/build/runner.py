@@ -155,9 +155,13 @@ class _Run:
     def _settled(self, measured: Sequence[Measured]) -> list[Settled]:
         counts = self._corpus_counts()
         documents = sum(one.token_documents for one in measured)
+        excluded = self._excluded()
         bases = _bases(self.tasks, measured)
         calls: list[Call] = [
-            (segment.index, (self.context, segment, Corpus(counts, documents, bases[segment.task.index])))
+            (
+                segment.index,
+                (self.context, segment, Corpus(counts, excluded, documents, bases[segment.task.index])),
+            )
             for segment in _segments(self.tasks, measured)
         ]
         self.progress.phase("settle", len(calls), "files")
@@ -174,6 +178,15 @@ class _Run:
         with written_aside(path) as aside, aside.open("wb") as handle:
             np.savez(handle, **arrays)
         return path if arrays else None
+
+    def _excluded(self) -> Path | None:
+        """Write the hashes to leave out where every worker finds them."""
+        if not len(self.prepared.excluded):
+            return None
+        path = self.context.work / "excluded.npy"
+        with written_aside(path) as aside, aside.open("wb") as handle:
+            np.save(handle, self.prepared.excluded.halves)
+        return path
 
     def _placed(
         self, tiers: Tiers, segments: Sequence[Segment]

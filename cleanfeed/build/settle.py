@@ -12,23 +12,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanfeed.build.judge import Corpus, Judge, Judged
+from cleanfeed.build.judge import DUPLICATE, REASONS_TYPE, WORDS, Corpus, Judge, Judged, raw_hashes
 from cleanfeed.build.measure import Report, unreadable_path
-from cleanfeed.build.spool import Spool, flat_ids, flat_text, hashes, spool_writer
+from cleanfeed.build.spool import Spool, spool_writer
 from cleanfeed.build.tasks import Context, Segment
 from cleanfeed.curriculum.order import shuffle_keys
-from cleanfeed.curriculum.samples import ByteCutter, SampleRanges, TokenCutter, split
-from cleanfeed.curriculum.stages import band_limits, bands, quality_bins
+from cleanfeed.curriculum.stages import bands, quality_bins
 from cleanfeed.curriculum.writer import HASH_TYPE, PartWriter
 from cleanfeed.documents.record import UNREADABLE_SCHEMA
-from cleanfeed.rules.ruleset import KEEP, REASON_TYPE, REJECT, VERDICTS
 from cleanfeed.signals.registry import SIGNALS
 
-REASONS_TYPE = pa.list_(REASON_TYPE)
+COUNTS = ("read", "kept", "flagged", "rejected", "duplicate", "excluded", "unreadable")
+"""What is counted for each input; ``flagged`` is a part of ``kept``."""
+
 PLACE_FIELDS = (
     pa.field("doc_id", pa.string(), nullable=False),
     pa.field("source", pa.string(), nullable=False),
@@ -70,7 +69,7 @@ class Settled:
     """What is known of a segment after its documents were judged."""
 
     counts: dict[int, dict[str, int]] = field(default_factory=dict)
-    """For each file index: read, kept, flagged, rejected, unreadable."""
+    """For each file index: ``COUNTS``."""
     rejected_by_rule: dict[str, list[int]] = field(default_factory=dict)
     """For each rule: documents, tokens, code points, and how many of the documents were tokenised."""
     flagged_by_rule: dict[str, list[int]] = field(default_factory=dict)
@@ -130,23 +129,25 @@ class _Settler:
     def __init__(self, context: Context, segment: Segment, corpus: Corpus) -> None:
         self.context, self.task = context, segment.task
         self.judge = Judge(context, segment, corpus)
-        self.settings = context.pipeline.curriculum
-        self.encoder = context.encoder()
         self.found = Settled()
-        self.limits = band_limits(self.settings, tokens=self.encoder is not None)
 
     def count(self, batch: Judged) -> None:
         """Add a batch to the counts by file and by rule."""
-        verdict = batch.verdicts.verdict
         for file in np.unique(batch.files).tolist():
-            here = verdict[batch.files == file]
-            rejected = int(np.count_nonzero(here == REJECT))
-            kept = len(here) - rejected
-            flagged = kept - int(np.count_nonzero(here == KEEP))
-            self._add(file, read=len(here), kept=kept, flagged=flagged, rejected=rejected)
+            numbers = np.bincount(batch.verdict[batch.files == file], minlength=len(WORDS)).tolist()
+            keep, flag, rejected, duplicate, excluded = numbers
+            self._add(
+                file,
+                read=sum(numbers),
+                kept=keep + flag,
+                flagged=flag,
+                rejected=rejected,
+                duplicate=duplicate,
+                excluded=excluded,
+            )
         for totals, fired in (
-            (self.found.rejected_by_rule, batch.verdicts.fired),
-            (self.found.flagged_by_rule, batch.verdicts.flagged),
+            (self.found.rejected_by_rule, batch.rules.fired),
+            (self.found.flagged_by_rule, batch.rules.flagged),
         ):
             for rule, hit in fired.items():
                 tokens = batch.signals.get("tokens")
@@ -158,64 +159,45 @@ class _Settler:
                     row[3] += int(np.count_nonzero(~np.isnan(tokens[hit])))
 
     def _add(self, file: int, **numbers: int) -> None:
-        total = self.found.counts.setdefault(
-            file, dict.fromkeys(("read", "kept", "flagged", "rejected", "unreadable"), 0)
-        )
+        total = self.found.counts.setdefault(file, dict.fromkeys(COUNTS, 0))
         for name, number in numbers.items():
             total[name] += number
 
     def samples(self, batch: Judged) -> pa.Table:
         """Return the index of the samples of the kept documents of a batch."""
-        kept = np.flatnonzero(~batch.rejected)
-        ranges, data = self._ranges(batch, kept)
-        documents = kept[ranges.document]
-        size = data.dtype.itemsize
-        digests = hashes(data.data.cast("B"), ranges.start * size, (ranges.start + ranges.length) * size)
-        row = pa.array(documents)
+        found = self.judge.samples(batch)
+        ranges, documents = found.ranges, found.documents
         quality = batch.quality[documents]
         bins, numbers = np.unique(quality_bins(quality[~np.isnan(quality)]), return_counts=True)
         totals = Counter(self.found.quality)
         totals.update(dict(zip(bins.tolist(), numbers.tolist(), strict=True)))
         self.found.quality = dict(totals)
-        lengths = ranges.length if self.encoder is not None else ranges.chars
+        row = pa.array(documents)
         columns = {
             "key": shuffle_keys(
-                np.frombuffer(digests.buffers()[1], dtype=np.uint8).reshape(-1, 16),
-                self.settings.seed,
+                raw_hashes(found.hashes),
+                self.context.pipeline.curriculum.seed,
                 batch.files[documents],
                 batch.source_row.to_numpy()[documents],
                 ranges.part,
             ),
-            "band": bands(lengths, self.limits),
+            "band": bands(
+                ranges.chars if self.context.tokenizer is None else ranges.length, self.judge.limits
+            ),
             "quality": quality,
             "batch": np.full(len(documents), batch.number, dtype=np.int32),
             "document": documents.astype(np.int32),
             "start": ranges.start,
             "length": ranges.length,
-            "sample_hash": digests,
+            "sample_hash": found.hashes,
             "doc_id": batch.doc_id.take(row),
             "source": batch.source.take(row),
             "source_row": batch.source_row.take(row),
             "part": ranges.part,
             "n_chars": ranges.chars,
-            "flags": batch.verdicts.flags.take(row),
+            "flags": batch.rules.flags.take(row),
         }
         return pa.table({name: columns[name] for name in SAMPLES_SCHEMA.names}, schema=SAMPLES_SCHEMA)
-
-    def _ranges(
-        self, batch: Judged, kept: npt.NDArray[np.int64]
-    ) -> tuple[SampleRanges, npt.NDArray[np.generic]]:
-        """Return the samples of the kept documents as ranges of the batch's flat ids or bytes, and these."""
-        chars = batch.signals["chars"].astype(np.int64)[kept]
-        limit = int(self.limits[-1])
-        if self.encoder is None:
-            data, offsets = flat_text(batch.spool.column("text"))
-            starts, stops = offsets[:-1][kept], offsets[1:][kept]
-            return split(starts, stops, chars, chars, limit, ByteCutter(data)), data
-        ids, offsets = flat_ids(batch.spool.column("ids"))
-        starts, stops = offsets[:-1][kept], offsets[1:][kept]
-        cutter = TokenCutter(ids, self.encoder.token_starts, self.encoder.token_chars)
-        return split(starts, stops, chars, stops - starts, limit, cutter), ids
 
     def unreadable(self) -> Iterator[pa.Table]:
         """Yield the task's unreadable records with their place in their files."""
@@ -245,8 +227,8 @@ def _place(batch: Judged) -> dict[str, pa.Array]:
         "source": batch.source,
         "source_row": batch.source_row,
         "content_hash": batch.spool.column("content_hash"),
-        "verdict": pa.array(VERDICTS, pa.string()).take(pa.array(batch.verdicts.verdict)),
-        "reasons": batch.verdicts.reasons.cast(REASONS_TYPE),
+        "verdict": pa.array(WORDS, pa.string()).take(pa.array(batch.verdict)),
+        "reasons": batch.reasons,
     }
 
 
@@ -266,8 +248,10 @@ def _signals_table(batch: Judged) -> pa.Table:
 
 
 def _rejected_table(batch: Judged) -> pa.Table:
-    rows = pa.array(np.flatnonzero(batch.rejected))
-    columns = {**_place(batch), "text": batch.spool.column("text")}
+    rows = pa.array(np.flatnonzero(~batch.kept))
+    # A duplicate's text is that of the kept copy, or nearly so.
+    text = pc.if_else(pa.array(batch.verdict == DUPLICATE), None, batch.spool.column("text"))
+    columns = {**_place(batch), "text": text}
     return pa.table(
         {name: columns[name].take(rows) for name in REJECTED_SCHEMA.names}, schema=REJECTED_SCHEMA
     )

@@ -11,8 +11,8 @@ from typing import Any
 import duckdb
 import pyarrow.parquet as pq
 
-from cleanfeed.build.manifest import COUNTS, curriculum_digest, read_manifest
-from cleanfeed.build.settle import REJECTED_SCHEMA, SIGNALS_SCHEMA
+from cleanfeed.build.manifest import curriculum_digest, read_manifest
+from cleanfeed.build.settle import COUNTS, REJECTED_SCHEMA, SIGNALS_SCHEMA
 from cleanfeed.curriculum.durable import file_digest
 from cleanfeed.curriculum.writer import curriculum_schema
 from cleanfeed.documents.record import UNREADABLE_SCHEMA

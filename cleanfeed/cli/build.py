@@ -49,6 +49,12 @@ def available_cpus() -> int:
     type=click.IntRange(min=1),
     help="Processes to use; by default one for each CPU. The result does not depend on it.",
 )
+@click.option(
+    "--exclude",
+    metavar="STORE",
+    multiple=True,
+    help="Leave out what is listed in a quarantine store, a Parquet file or a text file of hashes. Repeatable.",
+)
 @click.option("--keep-text", is_flag=True, help="Keep the text beside the token ids.")
 @click.option("--limit", metavar="N", type=click.IntRange(min=1), help="Read only the first N records.")
 @click.option("--overwrite", is_flag=True, help="Replace a build of other inputs or another pipeline in DIR.")
@@ -64,6 +70,7 @@ def build(
     id_field: str | None,
     keep_fields: tuple[str, ...],
     workers: int | None,
+    exclude: tuple[str, ...],
     keep_text: bool,
     limit: int | None,
     overwrite: bool,
@@ -92,6 +99,7 @@ def build(
         keep_text=keep_text,
         limit=limit,
         overwrite=overwrite,
+        exclude=exclude,
     )
     with progress() as watcher:
         report = run(request, watcher)

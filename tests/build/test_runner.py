@@ -178,6 +178,34 @@ def test_the_sample_hash_is_the_xxh3_of_what_the_model_sees(tmp_path: Path, run:
     assert [row[0] for row in ids] == [xxhash.xxh3_128_digest(np.array(ids[0][1], dtype="<i4").tobytes())]
 
 
+def test_what_a_store_lists_is_left_out_and_counted(tmp_path: Path, run: Build):
+    long = "\n".join(prose(n) for n in range(80))
+    records = [{"id": f"p{n}", "text": prose(n)} for n in range(10)] + [{"id": "long", "text": long}]
+    source = write_jsonl(tmp_path / "a.jsonl", records)
+    run(source, out=tmp_path / "all")
+    part = rows(tmp_path / "all", "curriculum/*/*.parquet", "sample_hash, doc_id, part")
+    listed = {(name, number): digest.hex() for digest, name, number in part}
+    store = tmp_path / "bad.txt"
+    store.write_text("\n".join([listed["p3", 0], listed["long", 1], "ff" * 16]) + "\n")
+    manifest = run(source, exclude=(str(store),)).manifest
+    assert (manifest["counts"]["kept"], manifest["counts"]["excluded"]) == (9, 2)
+    left = rows(tmp_path / "out", "rejected/*.parquet", "doc_id, verdict, reasons, text")
+    assert sorted(left) == [
+        ("long", "excluded", [reason("sample_hash")], long),
+        ("p3", "excluded", [reason("content_hash"), reason("sample_hash")], prose(3)),
+    ]
+    kept = {row[0] for row in rows(tmp_path / "out", "curriculum/*/*.parquet", "doc_id")}
+    assert kept == {f"p{n}" for n in range(10) if n != 3}
+    verify(str(tmp_path / "out"))
+    assert run(source, exclude=(str(store),)).already_done
+    with pytest.raises(MisuseError, match="other inputs or settings"):
+        run(source)
+
+
+def reason(signal: str) -> dict[str, object]:
+    return {"rule": "excluded", "signal": signal, "value": 1.0, "limit": 0.0}
+
+
 def test_a_finished_build_is_not_repeated_and_another_one_is_refused(tmp_path: Path, run: Build):
     source = write_jsonl(tmp_path / "a.jsonl", RECORDS)
     first = run(source)
