@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, TypeVar
 
 import msgspec
 
+from cleanfeed.curriculum.durable import sync
 from cleanfeed.errors import MisuseError, one_line
 
 JOURNAL_NAME = "journal.jsonl"
@@ -79,8 +81,12 @@ class Journal:
         raw = self._done.get((phase, number))
         return None if raw is None else msgspec.json.decode(raw, type=kind)
 
-    def enter(self, phase: str, number: int, result: Any) -> None:
-        """Record a piece of work whose files are whole and on disk."""
+    def enter(self, phase: str, number: int, result: Any, files: Iterable[Path] = ()) -> None:
+        """Record a piece of work, once its files are on disk.
+
+        Workers do not wait for the disk: the process that keeps the journal does, while they go on.
+        """
+        sync(files)
         self._append(_Entry(phase, number, msgspec.Raw(msgspec.json.encode(result))))
 
     def __enter__(self) -> Journal:

@@ -28,7 +28,7 @@ from cleanfeed.settings import Pipeline
 from cleanfeed.signals.corpus import count_documents
 from cleanfeed.signals.measure import measure_texts
 from cleanfeed.signals.registry import SIGNALS
-from cleanfeed.signals.tokens import TokenTables, measure_tokens
+from cleanfeed.signals.tokens import measure_tokens
 
 Columns = dict[str, npt.NDArray[np.float64]]
 Report = Callable[[int], None]
@@ -82,6 +82,12 @@ def unreadable_path(context: Context, task: int) -> Path:
 def corpus_path(context: Context, task: int) -> Path:
     """Return where a task's share of the corpus counts lies."""
     return context.work / f"corpus-{task:05d}.npz"
+
+
+def measured_files(context: Context, task: int, found: Measured) -> list[Path]:
+    """Return the files a measured task consists of."""
+    spools = [spool_path(context, task, segment) for segment in range(found.segments)]
+    return [*spools, unreadable_path(context, task), corpus_path(context, task)]
 
 
 def measure(context: Context, task: Task, report: Report, limit: int | None = None) -> Measured:
@@ -149,7 +155,7 @@ class _Measurer:
         self.keep_fields = pipeline.documents.keep_fields
         self.column = pipeline.quality.column
         self.encoder = context.encoder()
-        self.tables = TokenTables.of(self.encoder.tokenizer) if self.encoder else None
+        self.tables = context.token_tables() if self.encoder else None
         self.text_rules = context.rules().without_tokens()
         self.token_documents = 0
         self.tokens_in = np.zeros(self.encoder.vocab_size, dtype=np.int64) if self.encoder else None

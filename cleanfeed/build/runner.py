@@ -23,10 +23,17 @@ from cleanfeed.build.kernels import kernels_ready, load_kernels
 from cleanfeed.build.layout import FileSpec, StageTotals, add_up, files_of, read_index
 from cleanfeed.build.lock import only_build
 from cleanfeed.build.manifest import exit_code, first_damage, make_manifest, read_manifest, write_manifest
-from cleanfeed.build.measure import Measured, corpus_path, measure, read_corpus_counts, reference_counts
+from cleanfeed.build.measure import (
+    Measured,
+    corpus_path,
+    measure,
+    measured_files,
+    read_corpus_counts,
+    reference_counts,
+)
 from cleanfeed.build.place import place
 from cleanfeed.build.request import BuildRequest, Prepared, Progress, prepare
-from cleanfeed.build.settle import Settled, samples_path, settle
+from cleanfeed.build.settle import Settled, samples_path, settle, settled_files
 from cleanfeed.build.tasks import Context, Segment, Task, task_bytes, tasks_of, work_folder
 from cleanfeed.curriculum.durable import write_bytes, written_aside
 from cleanfeed.curriculum.stages import Tiers
@@ -134,11 +141,15 @@ class _Run:
             return self._measured_up_to(self.prepared.request.limit)
         calls: list[Call] = [(task.index, (self.context, task)) for task in self.tasks]
         try:
-            return self._each("measure", measure, calls, Measured, [task.bytes for task in self.tasks])
+            sizes = [task.bytes for task in self.tasks]
+            return self._each("measure", measure, calls, Measured, sizes, self._files_of_task)
         except MisuseError:
             # What is wrong shows only in the data (a field no record has): leave no trace of an unfinished build.
             shutil.rmtree(self.context.work)
             raise
+
+    def _files_of_task(self, task: int, found: Measured) -> list[Path]:
+        return measured_files(self.context, task, found)
 
     def _measured_up_to(self, limit: int) -> list[Measured]:
         """Measure the first ``limit`` records only, task by task; the rest count as empty."""
@@ -147,7 +158,7 @@ class _Run:
             one = self.journal.done("measure", task.index, Measured)
             if one is None:
                 one = _measure_some(self.context, task, limit, self.progress.advance)
-                self.journal.enter("measure", task.index, one)
+                self.journal.enter("measure", task.index, one, self._files_of_task(task.index, one))
             limit -= sum(result.records for result in one.pieces)
             found.append(one)
         return found
@@ -165,7 +176,10 @@ class _Run:
             for segment in _segments(self.tasks, measured)
         ]
         self.progress.phase("settle", len(calls), "files")
-        return self._each("settle", settle, calls, Settled, [1] * len(calls))
+        return self._each("settle", settle, calls, Settled, [1] * len(calls), self._files_of_segment)
+
+    def _files_of_segment(self, segment: int, found: Settled) -> list[Path]:
+        return settled_files(self.context, segment, found)
 
     def _corpus_counts(self) -> Path | None:
         """Add up what the tasks counted; a file, since every worker needs it."""
@@ -201,7 +215,14 @@ class _Run:
             (number, (self.context, spec, tiers, segments)) for number, spec in enumerate(specs)
         ]
         self.progress.phase("write", len(calls), "files")
-        placed = self._each("place", place, calls, tuple[int, str], [1] * len(calls))
+        placed = self._each(
+            "place",
+            place,
+            calls,
+            tuple[int, str],
+            [1] * len(calls),
+            lambda number, _: [self.context.out / specs[number].name],
+        )
         return totals, {spec.name: result for spec, result in zip(specs, placed, strict=True)}
 
     def _each(
@@ -211,6 +232,7 @@ class _Run:
         calls: Sequence[Call],
         kind: type[Result],
         sizes: Sequence[int],
+        files: Callable[[int, Result], Sequence[Path]],
     ) -> list[Result]:
         """Return the result of every call, in order; those in the journal are not made again."""
         results = {
@@ -221,7 +243,7 @@ class _Run:
         self.progress.advance(sum(sizes[number] for number in results))
         left = [call for call in calls if call[0] not in results]
         for number, result in self.engine.run(function, left, self.progress.advance):
-            self.journal.enter(phase, number, result)
+            self.journal.enter(phase, number, result, files(number, result))
             results[number] = result
         return [results[number] for number, _ in calls]
 

@@ -86,6 +86,11 @@ def samples_path(context: Context, segment: int) -> Path:
     return context.work / f"samples-{segment:05d}.arrow"
 
 
+def settled_files(context: Context, segment: int, found: Settled) -> list[Path]:
+    """Return the files a settled segment consists of."""
+    return [samples_path(context, segment), *(context.out / name for name in found.files)]
+
+
 def settle(context: Context, segment: Segment, corpus: Corpus, report: Report) -> Settled:
     """Judge the documents of one segment; write its signals and rejects, and index its samples.
 

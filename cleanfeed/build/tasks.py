@@ -11,6 +11,7 @@ from cleanfeed.curriculum.tokenizer import TextEncoder
 from cleanfeed.documents.plan import Piece
 from cleanfeed.rules.ruleset import RuleSet
 from cleanfeed.settings import Pipeline
+from cleanfeed.signals.tokens import TokenTables
 
 TASK_BYTES = 32 * 2**20
 """Text of a task (bytes): small files share one, large ones are cut. The result does not depend on the workers."""
@@ -80,6 +81,11 @@ class Context:
             return None
         return _encoder(self.tokenizer, self.pipeline.curriculum.end_of_text)
 
+    def token_tables(self) -> TokenTables:
+        """Return what measuring ids needs to know of the tokenizer, worked out once a process."""
+        assert self.tokenizer is not None
+        return _token_tables(self.tokenizer, self.pipeline.curriculum.end_of_text)
+
     def rules(self) -> RuleSet:
         """Return the rules, compiled once a process."""
         return _rules(self.pipeline, self.tokenizer is not None)
@@ -93,6 +99,11 @@ def work_folder(out: Path) -> Path:
 @lru_cache(maxsize=2)
 def _encoder(path: str, end_of_text: str | None) -> TextEncoder:
     return TextEncoder(path, end_of_text)
+
+
+@lru_cache(maxsize=2)
+def _token_tables(path: str, end_of_text: str | None) -> TokenTables:
+    return TokenTables.of(_encoder(path, end_of_text).tokenizer)
 
 
 @lru_cache(maxsize=2)

@@ -1,9 +1,9 @@
-"""Bytes and a path go in; a file that is either whole and on disk or not there at all comes out."""
+"""Bytes and a path go in; a file that is either whole or not there at all, and on disk if asked, comes out."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,38 +12,41 @@ import xxhash
 ASIDE_SUFFIX = ".unfinished"
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in ``folder`` survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def sync(paths: Iterable[Path]) -> None:
+    """Make files, their names and those of their folders survive a power cut."""
+    paths = list(paths)
+    folders = {path.parent for path in paths}
+    for path in [*paths, *sorted(folders | {folder.parent for folder in folders})]:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 @contextmanager
 def written_aside(path: Path) -> Iterator[Path]:
-    """Give a path to write to; on leaving, sync what was written there and rename it to ``path``.
+    """Give a path to write to; on leaving, rename what was written there to ``path``.
 
-    If the block raises, what was written is removed and ``path`` is untouched.
+    If the block raises, what was written is removed and ``path`` is untouched. A power cut may still lose the file:
+    whoever relies on it calls :func:`sync` first.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(path.name + ASIDE_SUFFIX)
     try:
         yield aside
-        with aside.open("rb+") as handle:
-            os.fsync(handle.fileno())
         aside.replace(path)
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a whole file aside, sync and rename it."""
+    """Write a whole file aside, sync it and rename it."""
     with written_aside(path) as aside:
         aside.write_bytes(data)
+        sync([aside])
+    sync([path])
 
 
 def file_digest(path: Path) -> str:

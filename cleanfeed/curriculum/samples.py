@@ -37,6 +37,9 @@ class SampleRanges:
 class Cutter(Protocol):
     """Flat values that can be cut: ids or bytes. A *unit* is what the limit of a sample counts."""
 
+    def narrowed(self, *, units_are_elements: bool) -> Cutter:
+        """Return the cutter for one document, which may know that each of its elements is a unit."""
+
     def reach(self, start: int, stop: int, units: int) -> int:
         """Return the element after ``units`` units from ``start``, at most ``stop``."""
 
@@ -59,6 +62,10 @@ class TokenCutter:
     """What each id of the vocabulary starts: :attr:`TextEncoder.token_starts`."""
     token_chars: npt.NDArray[np.int32]
     """Code points that begin in each id of the vocabulary."""
+
+    def narrowed(self, *, units_are_elements: bool) -> TokenCutter:
+        """Return itself: ids are always units."""
+        return self
 
     def reach(self, start: int, stop: int, units: int) -> int:
         """Return ``start`` + ``units``, at most ``stop``."""
@@ -87,14 +94,21 @@ class ByteCutter:
     """UTF-8 of documents in a row; a unit is one code point."""
 
     data: npt.NDArray[np.uint8]
+    ascii: bool = False
+
+    def narrowed(self, *, units_are_elements: bool) -> ByteCutter:
+        """Return a cutter that need not look at the bytes of a document in ASCII to count them."""
+        return ByteCutter(self.data, ascii=units_are_elements)
 
     def reach(self, start: int, stop: int, units: int) -> int:
         """Return the byte after ``units`` code points."""
-        return int(after_code_points(self.data, start, stop, units))
+        return (
+            min(start + units, stop) if self.ascii else int(after_code_points(self.data, start, stop, units))
+        )
 
     def units(self, start: int, stop: int) -> int:
         """Return the code points of these bytes."""
-        return int(code_points(self.data, start, stop))
+        return stop - start if self.ascii else int(code_points(self.data, start, stop))
 
     def cut(self, low: int, high: int) -> int:
         """Return the last byte where a line starts, else a space is, else a code point starts."""
@@ -132,7 +146,8 @@ def split(
         if units[number] <= limit:
             rows.append((number, 0, low, high - low, left))
             continue
-        for part, (start, stop, size) in enumerate(_parts(low, high, int(units[number]), limit, cutter)):
+        one = cutter.narrowed(units_are_elements=high - low == units[number])
+        for part, (start, stop, size) in enumerate(_parts(low, high, int(units[number]), limit, one)):
             # The last part takes what is left, so that the parts of a document always add up to it.
             held = left if stop == high else min(left, cutter.chars(start, stop, size))
             left -= held

@@ -15,7 +15,9 @@ from cleanfeed.errors import MisuseError
 
 A, B, C = (bytes([number]) * 16 for number in (1, 2, 200))
 # Few values for each half, so that hashes share their first half.
-HASHES = st.tuples(st.integers(0, 3), st.integers(0, 3)).map(lambda pair: b"".join(n.to_bytes(8, "big") for n in pair))
+HASHES = st.tuples(st.integers(0, 3), st.integers(0, 3)).map(
+    lambda pair: b"".join(n.to_bytes(8, "big") for n in pair)
+)
 
 
 def listed(found: HashSet) -> set[bytes]:
@@ -62,7 +64,10 @@ def test_what_is_no_store_is_misuse_and_named(tmp_path: Path):
     with duckdb.connect(str(tmp_path / "other.duckdb")) as store:
         store.execute("CREATE TABLE cats (name VARCHAR)")
     for name, message in (
-        ("odd.txt", r"not a hash: --exclude .*odd\.txt, line 2: got 'not a hash', expected 32 hexadecimal digits"),
+        (
+            "odd.txt",
+            r"not a hash: --exclude .*odd\.txt, line 2: got 'not a hash', expected 32 hexadecimal digits",
+        ),
         ("other.parquet", "no column of hashes: .* got the columns id, expected sample_hash or content_hash"),
         ("cut.parquet", "cannot read the store"),
         ("other.duckdb", "not a quarantine store"),

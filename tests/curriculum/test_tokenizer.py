@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cleanfeed.curriculum import tokenizer as module
-from cleanfeed.curriculum.tokenizer import STARTS_LINE, STARTS_WORD, TextEncoder, safe_pieces
+from cleanfeed.curriculum.tokenizer import (
+    LARGEST_PIECE_CHARS,
+    PIECE_CHARS,
+    STARTS_LINE,
+    STARTS_WORD,
+    TextEncoder,
+    safe_pieces,
+)
 from cleanfeed.errors import MisuseError
 
 SAMPLE = Path(__file__).parents[2] / "data_samples" / "tokenizer.json"
@@ -50,10 +56,18 @@ def test_a_text_encoded_in_pieces_has_the_ids_of_the_whole(
     encoder: TextEncoder, monkeypatch: pytest.MonkeyPatch
 ):
     text = "The ferry leaves at dawn,  and nobody waits.\n\n  We count the boats (seven) 12 345.\t" * 20
+    assert encoder.piece_chars == PIECE_CHARS
     whole = encoder.encode([text])[0].tolist()
-    monkeypatch.setattr(module, "PIECE_CHARS", 100)
-    monkeypatch.setattr(module.safe_pieces, "__defaults__", (100,))
+    monkeypatch.setattr(encoder, "piece_chars", 100)
     assert encoder.encode([text, text])[0].tolist() == whole * 2
+
+
+def test_a_tokenizer_that_marks_the_start_of_a_text_gets_it_whole(tmp_path: Path):
+    spec = json.loads(SAMPLE.read_text())
+    spec["normalizer"] = {"type": "Prepend", "prepend": "_"}
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(spec))
+    assert TextEncoder(str(path)).piece_chars == LARGEST_PIECE_CHARS
 
 
 @given(st.text(alphabet="ab \n日", max_size=200), st.integers(4, 50))
