@@ -74,6 +74,37 @@ class RuleSettings(Frozen):
         return self
 
 
+class DuplicateSettings(Frozen):
+    """Which documents count as copies of another, of which only the best is kept."""
+
+    method: Literal["off", "exact", "near"] = "exact"
+    """``exact``: of the same text. ``near``: also of nearly the same n-grams of words. ``off``: all are kept."""
+    ngram: int = Field(default=5, ge=1, le=64)
+    """Words in an n-gram; characters in scripts without spaces between words."""
+    bands: int = Field(default=32, ge=1, le=256)
+    """Documents are compared when all rows of one of their bands are equal; more bands find more."""
+    rows: int = Field(default=4, ge=1, le=64)
+    """Places of a signature in a band; more rows compare fewer documents that are unlike."""
+    min_similarity: float = Field(default=0.5, gt=0.0, le=1.0)
+    """Estimated share of common n-grams (Jaccard) from which on compared documents are near-duplicates."""
+
+    @model_validator(mode="after")
+    def _reach(self) -> DuplicateSettings:
+        if self.bands * self.rows > 4096:
+            raise ValueError(f"bands * rows must be at most 4096, got {self.bands * self.rows}")
+        if self.compared(self.min_similarity) < 0.5:
+            percent = 100 * self.compared(self.min_similarity)
+            raise ValueError(
+                f"{self.bands} bands of {self.rows} rows compare only {percent:.2g} % of the documents as similar as "
+                f"min_similarity {self.min_similarity}: more bands, fewer rows or a higher min_similarity are needed"
+            )
+        return self
+
+    def compared(self, similarity: float) -> float:
+        """Return the chance that two documents of this similarity are compared at all."""
+        return float(1.0 - (1.0 - similarity**self.rows) ** self.bands)
+
+
 class Ramp(Frozen):
     """One term of the quality score: 0 at ``bad``, 1 at ``good``, straight in between and clipped outside."""
 
@@ -171,6 +202,7 @@ class Pipeline(Frozen):
     description: str = ""
     documents: DocumentSettings = DocumentSettings()
     rules: tuple[RuleSettings, ...]
+    duplicates: DuplicateSettings = DuplicateSettings()
     quality: QualitySettings
     curriculum: CurriculumSettings
 

@@ -7,7 +7,6 @@ longest document in it.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from cleanfeed.signals.blobs import BLOB_COUNTS, scan_blobs
 from cleanfeed.signals.byte_formulas import byte_columns
 from cleanfeed.signals.characters import CHARACTER_COUNTS, characters
 from cleanfeed.signals.formulas import view_columns
+from cleanfeed.signals.kernel import fingerprint
 from cleanfeed.signals.lines import LINE_COUNTS, lines
 from cleanfeed.signals.mojibake import MOJIBAKE_COUNTS, scan_mojibake
 from cleanfeed.signals.page import PAGE_COUNTS, page
@@ -61,19 +61,7 @@ _UNLISTED = np.empty((0, 3), np.int64)
 """The kernels over bytes can list what they find; here nobody asks."""
 
 
-def _fingerprint() -> int:
-    """Return a number that changes with any file of this package.
-
-    numba looks only at the file of a kernel when it decides whether what it has on disk is still good. The loop below
-    holds code of many files, so their contents are part of its key.
-    """
-    digest = hashlib.blake2b(digest_size=7)
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    return int.from_bytes(digest.digest(), "little")
-
-
-def _make_loop(fingerprint: int) -> Any:
+def _make_loop(version: int) -> Any:
     """Return the compiled loop over documents."""
 
     @njit(nogil=True, cache=True)
@@ -121,12 +109,12 @@ def _make_loop(fingerprint: int) -> Any:
             scan_periods(text, counts[CHARS], periods, row[_PERIODS:_BLOBS])
             scan_blobs(text, unlisted, row[_BLOBS:_MOJIBAKE])
             scan_mojibake(text, counts[CHARS] == counts[BYTES], unlisted, row[_MOJIBAKE:])
-        return fingerprint
+        return version
 
     return loop
 
 
-_FINGERPRINT = _fingerprint()
+_FINGERPRINT = fingerprint()
 _loop = _make_loop(_FINGERPRINT)
 
 

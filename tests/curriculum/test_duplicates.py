@@ -70,9 +70,9 @@ def found(
     return rows
 
 
-def standing(one: Document) -> tuple[float, int]:
+def standing(one: Document) -> tuple[bool, float, int]:
     unknown = one.quality is None or math.isnan(one.quality)
-    return (math.inf if unknown else -one.quality, one.position)
+    return (unknown, 0.0 if unknown else -one.quality, one.position)
 
 
 def expected(documents: Sequence[Document], settings: DuplicateSettings) -> list[tuple[int, int, str]]:
@@ -85,8 +85,8 @@ def expected(documents: Sequence[Document], settings: DuplicateSettings) -> list
     if settings.method == "near":
         kept = [one for one in texts.values() if one.signature is not None]
         edges: dict[int, set[int]] = defaultdict(set)
-        signatures = np.array([one.signature for one in kept], np.uint32).reshape(len(kept), -1)
-        keys = band_keys(signatures, settings.bands) if kept else np.empty((0, settings.bands))
+        signatures = np.array([one.signature for one in kept], np.uint32).reshape(len(kept), 6)
+        keys = band_keys(signatures, settings.bands)
         for band in range(settings.bands):
             for value in set(keys[:, band].tolist()):
                 same = np.flatnonzero(keys[:, band] == value).tolist()
