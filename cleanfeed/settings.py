@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 
 class Frozen(BaseModel):
@@ -87,6 +87,12 @@ class DuplicateSettings(Frozen):
     """Places of a signature in a band; more rows compare fewer documents that are unlike."""
     min_similarity: float = Field(default=0.5, gt=0.0, le=1.0)
     """Estimated share of common n-grams (Jaccard) from which on compared documents are near-duplicates."""
+
+    @field_validator("method", mode="before")
+    @classmethod
+    def _off(cls, value: object) -> object:
+        # YAML reads a bare off as false.
+        return "off" if value is False else value
 
     @model_validator(mode="after")
     def _reach(self) -> DuplicateSettings:

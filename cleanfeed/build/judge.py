@@ -12,10 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from cleanfeed.build.measure import CorpusCounts, read_corpus_counts, spool_path
 from cleanfeed.build.spool import Spool, flat_ids, flat_text, hashes, signal_columns
 from cleanfeed.build.tasks import Context, Segment
+from cleanfeed.curriculum.duplicates import EXACT
 from cleanfeed.curriculum.exclusions import HashSet
 from cleanfeed.curriculum.quality import quality_scores
 from cleanfeed.curriculum.reference import LogRatio
@@ -31,6 +33,19 @@ DUPLICATE, EXCLUDED = 3, 4
 WORDS = (*VERDICTS, "duplicate", "excluded")
 
 
+DUPLICATES_SCHEMA = pa.schema(
+    [
+        pa.field("position", pa.int64(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("kept", pa.string(), nullable=False),
+    ]
+)
+"""One row a duplicate, by rising position: how it was found and the id of the document kept in its place."""
+
+SEGMENT_BITS = 32
+"""A document's position is its segment's index, then this many bits for its place in the segment."""
+
+
 @dataclass(frozen=True, slots=True)
 class Corpus:
     """What is known of the whole corpus once all tasks are measured; small and picklable."""
@@ -42,6 +57,8 @@ class Corpus:
     """Documents that were tokenised."""
     bases: tuple[int, ...]
     """Records before each piece of the task, within its file."""
+    duplicates: Path | None = None
+    """Documents that are not kept because another one is; None before that is known."""
 
 
 @lru_cache(maxsize=1)
@@ -69,6 +86,8 @@ class Judged:
     """One spool batch with its documents' names, signals, quality and verdicts."""
 
     number: int
+    first_position: int
+    """Position of its first document among those of all segments; positions rise in the order of the inputs."""
     spool: pa.RecordBatch
     doc_id: pa.StringArray
     source: pa.StringArray
@@ -140,10 +159,12 @@ class Judge:
     def batches(self) -> Iterator[Judged]:
         """Yield the segment's batches."""
         spool = Spool.open(spool_path(self.context, self.segment.task.index, self.segment.number))
+        position = self.segment.index << SEGMENT_BITS
         for number, spooled in enumerate(spool.batches):
-            yield self._judged(number, spooled)
+            yield self._judged(number, position, spooled)
+            position += spooled.num_rows
 
-    def _judged(self, number: int, spooled: pa.RecordBatch) -> Judged:
+    def _judged(self, number: int, position: int, spooled: pa.RecordBatch) -> Judged:
         signals = signal_columns(spooled)
         if self.context.tokenizer is not None:
             signals["rare_token_share"] = self._rare(spooled)
@@ -154,6 +175,7 @@ class Judge:
         verdicts = self.rules.evaluate(signals)
         batch = Judged(
             number=number,
+            first_position=position,
             spool=spooled,
             doc_id=pc.coalesce(spooled.column("doc_id"), fallback),
             source=source,
@@ -167,7 +189,29 @@ class Judge:
         )
         if self.excluded is not None:
             self._exclude(batch, self.excluded)
+        if self.corpus.duplicates is not None:
+            self._leave_out_duplicates(batch, self.corpus.duplicates)
         return batch
+
+    def _leave_out_duplicates(self, batch: Judged, path: Path) -> None:
+        """Leave out documents of which another copy is kept."""
+        first = batch.first_position
+        rows = pq.read_table(
+            path,
+            schema=DUPLICATES_SCHEMA,
+            filters=(pc.field("position") >= first) & (pc.field("position") < first + len(batch.verdict)),
+        )
+        hit = np.zeros(len(batch.verdict), dtype=np.bool_)
+        hit[rows.column("position").to_numpy() - first] = True
+        batch.verdict[hit] = DUPLICATE
+        least = self.context.pipeline.duplicates.min_similarity
+        reasons = []
+        for kind, kept in zip(rows.column("kind").to_pylist(), rows.column("kept").to_pylist(), strict=True):
+            signal, value = ("content_hash", 1.0) if kind == EXACT else ("similarity", least)
+            reasons.append(
+                [{"rule": f"duplicate_of {kept}", "signal": signal, "value": value, "limit": value}]
+            )
+        batch.reasons = with_reasons(batch.reasons, hit, reasons)
 
     def _exclude(self, batch: Judged, listed: HashSet) -> None:
         """Leave out documents whose content, or any of whose samples, is listed."""

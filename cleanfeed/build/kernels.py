@@ -8,6 +8,7 @@ from cleanfeed.curriculum.codepoints import after_code_points, code_points, last
 from cleanfeed.curriculum.gather import scatter
 from cleanfeed.signals.corpus import count_documents, rare_token_share
 from cleanfeed.signals.measure import compiled, warm_up
+from cleanfeed.signals.minhash import warm_up_minhash
 from cleanfeed.signals.tokens import TokenTables, measure_tokens
 
 
@@ -16,11 +17,12 @@ def kernels_ready() -> bool:
     return compiled()
 
 
-def load_kernels(*, tokens: bool) -> None:
+def load_kernels(*, tokens: bool, near: bool = False) -> None:
     """Compile or load the kernels, so that workers find them compiled.
 
     Args:
         tokens: Whether there is a tokenizer, so that the kernels over ids are needed too.
+        near: Whether near-duplicates are looked for, so that signatures are.
     """
     warm_up()
     one = np.zeros(1, dtype=np.int64)
@@ -36,3 +38,5 @@ def load_kernels(*, tokens: bool) -> None:
         measure_tokens(ids, one_id, one, TokenTables(np.zeros(1, dtype=np.uint8), -1))
         count_documents(ids, one_id, np.zeros(1, dtype=np.int64))
         rare_token_share(ids, one_id, np.zeros(1, dtype=np.int64), 10_000)
+    if near:
+        warm_up_minhash()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from cleanfeed.build.layout import StageTotals, row_group_rows
 from cleanfeed.build.measure import Measured
 from cleanfeed.build.request import FORMAT_VERSION, Prepared, describe
 from cleanfeed.build.settle import COUNTS, Settled
+from cleanfeed.curriculum.duplicates import DuplicateCounts
 from cleanfeed.curriculum.durable import write_bytes
 from cleanfeed.documents.record import Damage
 from cleanfeed.errors import CleanfeedError, one_line
@@ -71,6 +73,7 @@ def make_manifest(
     totals: Iterable[StageTotals],
     files: Files,
     duplicate_ids: int,
+    duplicates: DuplicateCounts | None,
 ) -> dict[str, Any]:
     """Return the manifest of a build; it holds nothing that depends on when, where or by how many it was done."""
     settled = list(settled)
@@ -97,6 +100,7 @@ def make_manifest(
         "counts": {**counts, "duplicate_ids": duplicate_ids},
         "rejected_by_rule": _by_rule([one.rejected_by_rule for one in settled]),
         "flagged_by_rule": _by_rule([one.flagged_by_rule for one in settled]),
+        "duplicates": duplicates and asdict(duplicates),
         "unreadable_by_reason": _added(one.unreadable_by_reason for one in settled),
         "inputs": inputs,
         "ignored": list(prepared.plan.ignored),

@@ -27,4 +27,5 @@ from cleanfeed.build.kernels import load_kernels  # noqa: E402
 
 __all__ = ["measure", "place", "settle"]
 
-load_kernels(tokens=True)
+# Kernels over ids are small and load when they are first used; where there is no tokenizer they may not be compiled.
+load_kernels(tokens=False)

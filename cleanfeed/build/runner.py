@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
+from cleanfeed.build.candidates import candidates, candidates_path, group
 from cleanfeed.build.engine import LocalEngine
 from cleanfeed.build.journal import Journal
 from cleanfeed.build.judge import Corpus
@@ -35,6 +36,7 @@ from cleanfeed.build.place import place
 from cleanfeed.build.request import BuildRequest, Prepared, Progress, prepare
 from cleanfeed.build.settle import Settled, samples_path, settle, settled_files
 from cleanfeed.build.tasks import Context, Segment, Task, task_bytes, tasks_of, work_folder
+from cleanfeed.curriculum.duplicates import DuplicateCounts
 from cleanfeed.curriculum.durable import write_bytes, written_aside
 from cleanfeed.curriculum.stages import Tiers
 from cleanfeed.errors import MisuseError, NothingReadableError, one_line
@@ -101,15 +103,18 @@ class _Run:
         workers = 1 if prepared.request.limit is not None else prepared.request.workers
         # What is one task is small: starting processes for its later phases would take longer than they do.
         self.engine = LocalEngine(min(workers, len(self.tasks)))
+        self.duplicates: DuplicateCounts | None = None
 
     @contextmanager
     def started(self) -> Iterator[_Run]:
         """Load the kernels and give the run; end its workers afterwards, at once if something went wrong."""
+        pipeline, tokens = self.prepared.request.pipeline, self.context.tokenizer is not None
+        near = pipeline.duplicates.method == "near"
         if not kernels_ready():
             self.progress.compiling()
-            load_kernels(tokens=True)
+            load_kernels(tokens=tokens, near=near)
         self.engine.start()
-        load_kernels(tokens=self.context.tokenizer is not None)
+        load_kernels(tokens=tokens, near=near)
         try:
             yield self
         except BaseException:
@@ -133,7 +138,9 @@ class _Run:
         if encoder is not None:
             write_bytes(self.context.out / "tokenizer.json", encoder.raw)
             files["tokenizer.json"] = (0, encoder.digest)
-        return make_manifest(self.prepared, measured, settled, totals, files, self._duplicate_ids())
+        return make_manifest(
+            self.prepared, measured, settled, totals, files, self._duplicate_ids(), self.duplicates
+        )
 
     def _measured(self) -> list[Measured]:
         self.progress.phase("measure", sum(task.bytes for task in self.tasks), "bytes")
@@ -164,19 +171,44 @@ class _Run:
         return found
 
     def _settled(self, measured: Sequence[Measured]) -> list[Settled]:
-        counts = self._corpus_counts()
-        documents = sum(one.token_documents for one in measured)
-        excluded = self._excluded()
+        segments = _segments(self.tasks, measured)
         bases = _bases(self.tasks, measured)
+        corpus = Corpus(
+            counts=self._corpus_counts(),
+            excluded=self._excluded(),
+            documents=sum(one.token_documents for one in measured),
+            bases=(),
+        )
+        corpora = {segment.index: replace(corpus, bases=bases[segment.task.index]) for segment in segments}
+        if self.prepared.request.pipeline.duplicates.method != "off":
+            path = self._duplicates(segments, corpora)
+            corpora = {index: replace(known, duplicates=path) for index, known in corpora.items()}
         calls: list[Call] = [
-            (
-                segment.index,
-                (self.context, segment, Corpus(counts, excluded, documents, bases[segment.task.index])),
-            )
-            for segment in _segments(self.tasks, measured)
+            (segment.index, (self.context, segment, corpora[segment.index])) for segment in segments
         ]
-        self.progress.phase("settle", len(calls), "files")
+        self.progress.phase("settle", len(calls), "segments")
         return self._each("settle", settle, calls, Settled, [1] * len(calls), self._files_of_segment)
+
+    def _duplicates(self, segments: Sequence[Segment], corpora: Mapping[int, Corpus]) -> Path:
+        """Find the documents that are not kept because another copy is, and return where they are listed."""
+        calls: list[Call] = [
+            (segment.index, (self.context, segment, corpora[segment.index])) for segment in segments
+        ]
+        self.progress.phase("compare", len(calls), "segments")
+        self._each(
+            "candidates",
+            candidates,
+            calls,
+            int,
+            [1] * len(calls),
+            lambda number, _: [candidates_path(self.context, number)],
+        )
+        path = self.context.work / "duplicates-named.parquet"
+        self.duplicates = self.journal.done("group", 0, DuplicateCounts)
+        if self.duplicates is None:
+            self.duplicates = group(self.context, segments, path)
+            self.journal.enter("group", 0, self.duplicates, [path])
+        return path
 
     def _files_of_segment(self, segment: int, found: Settled) -> list[Path]:
         return settled_files(self.context, segment, found)

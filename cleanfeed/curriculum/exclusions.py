@@ -104,7 +104,9 @@ def _read_parquet(path: Path) -> Iterator[bytes]:
     try:
         file = pq.ParquetFile(path)
     except (pa.ArrowInvalid, OSError) as error:
-        raise MisuseError(one_line("cannot read the store", f"--exclude {path}", str(error), EXPECTED)) from error
+        raise MisuseError(
+            one_line("cannot read the store", f"--exclude {path}", str(error), EXPECTED)
+        ) from error
     names = [name for name in COLUMNS if name in file.schema_arrow.names]
     if not names:
         got = "the columns " + ", ".join(file.schema_arrow.names)
