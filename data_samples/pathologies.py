@@ -147,7 +147,7 @@ def unicode_damage() -> Iterator[Labelled]:
         "Ночной поезд отходил без четверти одиннадцать, и на перроне почти никого не было. "
         "Проводница проверила билеты. "
     )
-    yield Labelled("uni-mojibake-cyrillic", (russian * 2).encode().decode("latin-1"), "flag", ("mojibake",))
+    yield Labelled("uni-mojibake-cyrillic", (russian * 2).encode().decode("latin-1"), "reject", ("mojibake",))
     lost = "\ufffd" * 200 + " some text " + "\ufffd" * 50
     yield Labelled("uni-replacement-only", lost, "reject", ("replacement_chars",))
     holes = "".join("\ufffd" if c.isalpha() and r.random() < 0.25 else c for c in PROSE * 3)
