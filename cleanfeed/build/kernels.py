@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
+from cleanfeed.curriculum.clusters import warm_up_clusters
 from cleanfeed.curriculum.codepoints import after_code_points, code_points, last_cut
 from cleanfeed.curriculum.gather import scatter
 from cleanfeed.signals.corpus import count_documents, rare_token_share
-from cleanfeed.signals.measure import compiled, warm_up
+from cleanfeed.signals.measure import compiled, mark_compiled, warm_up
 from cleanfeed.signals.minhash import warm_up_minhash
 from cleanfeed.signals.tokens import TokenTables, measure_tokens
 
 
-def kernels_ready() -> bool:
-    """Return whether the compiled kernels of an earlier build can be loaded."""
-    return compiled()
+def kernels_ready(*, tokens: bool, near: bool) -> bool:
+    """Return whether an earlier build has compiled the kernels; arguments as for :func:`load_kernels`."""
+    wanted = {"text": True, "tokens": tokens, "near": near}
+    return all(compiled(part) for part, needed in wanted.items() if needed)
 
 
 def load_kernels(*, tokens: bool, near: bool = False) -> None:
@@ -38,5 +40,8 @@ def load_kernels(*, tokens: bool, near: bool = False) -> None:
         measure_tokens(ids, one_id, one, TokenTables(np.zeros(1, dtype=np.uint8), -1))
         count_documents(ids, one_id, np.zeros(1, dtype=np.int64))
         rare_token_share(ids, one_id, np.zeros(1, dtype=np.int64), 10_000)
+        mark_compiled("tokens")
     if near:
         warm_up_minhash()
+        warm_up_clusters()
+        mark_compiled("near")

@@ -110,7 +110,7 @@ class _Run:
         """Load the kernels and give the run; end its workers afterwards, at once if something went wrong."""
         pipeline, tokens = self.prepared.request.pipeline, self.context.tokenizer is not None
         near = pipeline.duplicates.method == "near"
-        if not kernels_ready():
+        if not kernels_ready(tokens=tokens, near=near):
             self.progress.compiling()
             load_kernels(tokens=tokens, near=near)
         self.engine.start()

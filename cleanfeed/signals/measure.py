@@ -158,19 +158,29 @@ def measure_texts(texts: pa.LargeStringArray) -> dict[str, npt.NDArray[np.float6
 def warm_up() -> None:
     """Compile the kernels, or load them from the cache on disk."""
     measure_texts(pa.array([""], pa.large_string()))
+    mark_compiled("text")
+
+
+def mark_compiled(part: str) -> None:
+    """Remember beside the cache on disk that it holds some kernels."""
     with contextlib.suppress(OSError):
-        _marker().touch()
+        _marker(part).touch()
 
 
-def compiled() -> bool:
-    """Tell whether :func:`warm_up` has filled the cache on disk for this code, interpreter and processor."""
-    return _marker().exists()
+def compiled(part: str = "text") -> bool:
+    """Tell whether the cache on disk holds some kernels for this code, interpreter and processor.
+
+    Args:
+        part: What was given to :func:`mark_compiled`; ``text`` for the kernels of this module.
+    """
+    return _marker(part).exists()
 
 
-def _marker() -> Path:
+def _marker(part: str) -> Path:
     """Return the file that says so; it lies with the cache, so that they go together."""
     parts = (
-        _FINGERPRINT,
+        part,
+        fingerprint(),
         sys.implementation.cache_tag,
         numba.__version__,
         llvmlite.binding.get_host_cpu_name(),

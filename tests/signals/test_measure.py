@@ -107,7 +107,7 @@ def test_the_registry_loads_neither_numba_nor_numpy() -> None:
 def test_warming_up_is_remembered_beside_the_cache() -> None:
     measure.warm_up()
     assert measure.compiled()
-    marker = measure._marker()
+    marker = measure._marker("text")
     marker.unlink()
     assert not measure.compiled()
     measure.warm_up()
