@@ -1,6 +1,7 @@
 """Encoding: text never becomes a control token, pieces change nothing, wrong files are refused in one line."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def test_an_end_of_text_token_not_marked_as_special_does_not_match_in_text_eithe
 @given(texts=st.lists(st.text(max_size=50), max_size=5))
 def test_offsets_part_the_ids_into_the_texts(encoder: TextEncoder, texts: list[str]):
     ids, offsets = encoder.encode(texts)
-    parts = [ids[a:b].tolist() for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+    parts = [ids[a:b].tolist() for a, b in pairwise(offsets)]
     assert parts == [encoder.tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
     assert [encoder.decode(part) for part in parts] == texts
 
