@@ -13,10 +13,10 @@ from cleanfeed.rules.ruleset import RuleSet
 from cleanfeed.settings import Pipeline
 from cleanfeed.signals.tokens import TokenTables
 
-TASK_BYTES = 32 * 2**20
+TASK_BYTES = 16 * 2**20
 """Text of a task (bytes): small files share one, large ones are cut. The result does not depend on the workers."""
 
-TOKENISED_TASK_BYTES = 4 * 2**20
+TOKENISED_TASK_BYTES = 2 * 2**20
 """The same with a tokenizer, which takes twenty times as long: smaller tasks keep all workers busy to the end."""
 
 TASK_PIECES = 2048
