@@ -24,7 +24,7 @@ Int64 = npt.NDArray[np.int64]
 
 LEADERS = 16
 """Each document is compared with so many of its key before it: a key that half the corpus has costs no more each."""
-_CHUNK = 1 << 15
+_CHUNK = 1 << 13
 """Pairs compared at a time: their signatures are in memory."""
 _GAP = 4
 """Rows of a signature file that are read along rather than passed over."""
