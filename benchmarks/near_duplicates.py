@@ -86,7 +86,6 @@ def edited(text: str, share: float, where: str, vocabulary: list[str], chance: r
     for number in sorted(chosen):
         start, stop = words[number]
         new = chance.choice(vocabulary)
-        # In a script without spaces a character becomes another character of such a script.
         while new.lower() == text[start:stop].lower():
             new = chance.choice(vocabulary)
         parts += [text[end:start], new]
@@ -171,7 +170,7 @@ def planted(texts: list[str], every: list[Grams], settings: DuplicateSettings) -
             "recall_of_truly_near": float(hit[near].mean()) if near.any() else None,
             "removed": len(removed),
             "precision_copies": len(ours) / len(removed) if removed else None,
-            "precision_truly_near": float(near[hit].sum() + 0.0) / len(removed) if removed else None,
+            "precision_truly_near": float(near[hit].sum()) / len(removed) if removed else None,
         }
 
 
