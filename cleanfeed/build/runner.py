@@ -100,7 +100,11 @@ class _Run:
         self.context: Context = prepared.context
         size = task_bytes(tokenizer=self.context.tokenizer is not None)
         self.tasks: list[Task] = list(tasks_of(prepared.plan.pieces, size))
-        workers = 1 if prepared.request.limit is not None else prepared.request.workers
+        # A limit counts records from the front, and memory:// files exist in this process alone.
+        alone = prepared.request.limit is not None or any(
+            file.path.startswith("memory://") for file in prepared.plan.files
+        )
+        workers = 1 if alone else prepared.request.workers
         # What is one task is small: starting processes for its later phases would take longer than they do.
         self.engine = LocalEngine(min(workers, len(self.tasks)))
         self.duplicates: DuplicateCounts | None = None

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import duckdb
+import fsspec
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -255,6 +256,16 @@ def test_nothing_readable_is_an_error_that_says_why(tmp_path: Path, run: Build):
     with pytest.raises(NothingReadableError, match="bad_json"):
         run(source)
     assert tree(tmp_path / "out") == {}
+
+
+@pytest.mark.usefixtures("small_tasks")
+def test_inputs_in_memory_are_read_whatever_the_number_of_workers(run: Build):
+    files = fsspec.filesystem("memory")
+    for number in range(3):
+        lines = [json.dumps({"text": prose(10 * number + n)}) for n in range(9)]
+        files.pipe(f"/raw/{number}.jsonl", "\n".join(lines).encode())
+    manifest = run("memory://raw", workers=2).manifest
+    assert (manifest["counts"]["kept"], len(manifest["inputs"])) == (27, 3)
 
 
 def test_limit_reads_the_first_records_only(tmp_path: Path, run: Build):
