@@ -58,6 +58,16 @@ def _call(function: Callable[..., Result], arguments: tuple[Any, ...]) -> Result
     return function(*arguments, _report)
 
 
+def start_server() -> None:
+    """Begin to load what workers need, in a process of its own, while this one does something else.
+
+    Calling it again does nothing. It imports little, so that a command can call it before anything else.
+    """
+    os.environ.update({name: value for name, value in ONE_THREAD.items() if name not in os.environ})
+    multiprocessing.set_forkserver_preload(["cleanfeed.build.preload"])
+    forkserver.ensure_running()
+
+
 class LocalEngine:
     """Runs calls on this machine.
 
@@ -115,19 +125,9 @@ class LocalEngine:
                 )
             ) from error
 
-    def start(self) -> None:
-        """Begin to load what the workers need, while this process does something else.
-
-        The kernels must have been compiled: otherwise server and caller would both compile them.
-        """
-        os.environ.update({name: value for name, value in ONE_THREAD.items() if name not in os.environ})
-        if self.workers > 1:
-            multiprocessing.set_forkserver_preload(["cleanfeed.build.preload"])
-            forkserver.ensure_running()
-
     def _started(self) -> tuple[ProcessPoolExecutor, Connection]:
         if self._pool is None or self._reports is None:
-            self.start()
+            start_server()
             context = multiprocessing.get_context("forkserver")
             self._reports, reporter = context.Pipe(duplex=False)
             self._pool = ProcessPoolExecutor(

@@ -23,9 +23,10 @@ class _WithoutPandas(MetaPathFinder):
 sys.meta_path.insert(0, _WithoutPandas())
 
 from cleanfeed.build import measure, place, settle  # noqa: E402
-from cleanfeed.build.kernels import load_kernels  # noqa: E402
+from cleanfeed.build.kernels import kernels_ready, load_kernels  # noqa: E402
 
 __all__ = ["measure", "place", "settle"]
 
-# Kernels over ids are small and load when they are first used; where there is no tokenizer they may not be compiled.
-load_kernels(tokens=False)
+# What is not compiled yet is compiled by the process that started this one; workers then load it when they need it.
+if kernels_ready(tokens=False, near=False):
+    load_kernels(tokens=False)

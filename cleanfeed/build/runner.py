@@ -117,8 +117,6 @@ class _Run:
         if not kernels_ready(tokens=tokens, near=near):
             self.progress.compiling()
             load_kernels(tokens=tokens, near=near)
-        self.engine.start()
-        load_kernels(tokens=tokens, near=near)
         try:
             yield self
         except BaseException:

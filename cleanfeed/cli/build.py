@@ -83,6 +83,12 @@ def build(
     it was.
     """
     enter("build", out, go_on="Run the same command again to go on where it stopped.")
+    workers = workers or available_cpus()
+    if workers > 1:
+        # It loads what workers need while this process imports and plans.
+        from cleanfeed.build.engine import start_server
+
+        start_server()
     from cleanfeed.build.request import BuildRequest
     from cleanfeed.build.runner import build as run
     from cleanfeed.cli.progress import progress
@@ -95,7 +101,7 @@ def build(
         out=out,
         pipeline=with_fields(load_pipeline(pipeline, overrides), text_field, id_field, keep_fields),
         tokenizer=tokenizer,
-        workers=workers or available_cpus(),
+        workers=workers,
         keep_text=keep_text,
         limit=limit,
         overwrite=overwrite,
