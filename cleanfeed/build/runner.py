@@ -37,9 +37,9 @@ from cleanfeed.build.request import BuildRequest, Prepared, Progress, prepare
 from cleanfeed.build.settle import Settled, samples_path, settle, settled_files
 from cleanfeed.build.tasks import Context, Segment, Task, task_bytes, tasks_of, work_folder
 from cleanfeed.curriculum.duplicates import DuplicateCounts
-from cleanfeed.curriculum.durable import write_bytes, written_aside
+from cleanfeed.curriculum.durable import ASIDE_SUFFIX, write_bytes, written_aside
 from cleanfeed.curriculum.stages import Tiers
-from cleanfeed.errors import MisuseError, NothingReadableError, one_line
+from cleanfeed.errors import CleanfeedError, MisuseError, NothingReadableError, one_line
 
 __all__ = ["BuildReport", "BuildRequest", "Progress", "build"]
 
@@ -85,11 +85,28 @@ def build(request: BuildRequest, progress: Progress) -> BuildReport:
     with only_build(work):
         if request.overwrite:
             _clear(out, finished, progress)
-        with Journal(work, prepared.digest) as journal, _Run(prepared, journal, progress).started() as run:
-            manifest = run.manifest()
-        write_manifest(out, manifest)
-        shutil.rmtree(work)
+        try:
+            with (
+                Journal(work, prepared.digest) as journal,
+                _Run(prepared, journal, progress).started() as run,
+            ):
+                manifest = run.manifest()
+            write_manifest(out, manifest)
+            shutil.rmtree(work)
+        except OSError as error:
+            raise CleanfeedError(_stopped(out, error)) from error
     return BuildReport(manifest, time.monotonic() - started, already_done=False)
+
+
+def _stopped(out: Path, error: OSError) -> str:
+    """Say what the disk or the rights on it have stopped, in a line."""
+    cause = error.strerror or str(error).splitlines()[0]
+    return one_line(
+        "cannot go on writing",
+        str(error.filename or out),
+        cause,
+        todo="When that is mended, run the same command again: it goes on where it stopped.",
+    )
 
 
 class _Run:
@@ -112,6 +129,8 @@ class _Run:
     @contextmanager
     def started(self) -> Iterator[_Run]:
         """Load the kernels and give the run; end its workers afterwards, at once if something went wrong."""
+        for left in self.context.work.glob("*" + ASIDE_SUFFIX):
+            left.unlink()
         pipeline, tokens = self.prepared.request.pipeline, self.context.tokenizer is not None
         near = pipeline.duplicates.method == "near"
         if not kernels_ready(tokens=tokens, near=near):

@@ -67,6 +67,32 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[st
     return folder / "in", tree(folder / "out"), int(effects)
 
 
+def test_a_full_disk_is_one_line_and_the_same_command_ends_well_once_there_is_room(
+    tmp_path: Path, undisturbed: tuple[Path, dict[str, bytes], int]
+):
+    source, _, _ = undisturbed
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "cleanfeed", "build", str(source), "--out", str(out), "--workers", "2"]
+    command += ["--tokenizer", TOKENIZER]
+    # No file may grow beyond 16 KiB: what a full disk does, on a path of one's own.
+    limited = f"import resource, os; resource.setrlimit(resource.RLIMIT_FSIZE, ({1 << 14}, {1 << 14})); "
+    limited += (
+        f"import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); os.execv(sys.executable, {command!r})"
+    )
+    full = subprocess.run(
+        [sys.executable, "-c", "import sys; " + limited], capture_output=True, text=True, check=False
+    )
+    assert (full.returncode, full.stdout) == (1, "")
+    message = full.stderr.strip().splitlines()[-1]
+    assert message.startswith("cannot go on writing: ")
+    assert message.endswith("run the same command again: it goes on where it stopped.")
+    assert not list(out.rglob("*.parquet"))
+    again = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    assert not list(out.rglob("*.unfinished"))
+    verify(str(out))
+
+
 @pytest.mark.parametrize("part", [0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9, 1.0])
 def test_a_killed_build_ends_in_the_bytes_of_an_undisturbed_one(
     tmp_path: Path, undisturbed: tuple[Path, dict[str, bytes], int], part: float
