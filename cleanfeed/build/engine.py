@@ -31,10 +31,9 @@ _reporter: Connection | None = None
 
 
 def _start_worker(reporter: Connection) -> None:
-    """Prepare a worker process: one thread, no part in Ctrl-C, gone when its parent is gone."""
+    """Prepare a worker process: one thread, gone when its parent is gone."""
     global _reporter  # a worker process has one pipe to its parent
     _reporter = reporter
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
     threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
@@ -65,7 +64,12 @@ def start_server() -> None:
     """
     os.environ.update({name: value for name, value in ONE_THREAD.items() if name not in os.environ})
     multiprocessing.set_forkserver_preload(["cleanfeed.build.preload"])
-    forkserver.ensure_running()
+    # The server and all it forks inherit the mask: Ctrl-C is for the process that can end them in order.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class LocalEngine:
@@ -139,13 +143,14 @@ class LocalEngine:
         """End the workers; ``at_once`` without waiting for the calls they are in."""
         if self._pool is None:
             return
-        processes = list((getattr(self._pool, "_processes", None) or {}).values())
-        self._pool.shutdown(wait=not at_once, cancel_futures=True)
         if at_once:
+            # Killed before the pool takes from them what they need to start: one that is starting says nothing then.
+            processes = list((getattr(self._pool, "_processes", None) or {}).values())
             for process in processes:
                 process.kill()
             for process in processes:
                 process.join()
+        self._pool.shutdown(wait=not at_once, cancel_futures=True)
         self._pool = self._reports = None
 
 

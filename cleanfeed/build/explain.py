@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from cleanfeed.build.manifest import read_manifest
 from cleanfeed.curriculum.tokenizer import TextEncoder
-from cleanfeed.errors import MisuseError, one_line
+from cleanfeed.errors import CleanfeedError, MisuseError, one_line
 from cleanfeed.rules.explain import RuleReading, explain_rules
 from cleanfeed.rules.ruleset import VERDICTS, RuleSet
 from cleanfeed.settings import Pipeline
@@ -95,12 +95,8 @@ def explain_document(out: str, doc_id: str) -> Explanation:
             one_line("the folder holds no finished build", out, todo="Give the --out of a build.")
         )
     pipeline = Pipeline.model_validate_json(json.dumps(manifest["pipeline"]))
-    found = _rows(
-        folder / "signals/part-*.parquet",
-        "*",
-        "doc_id = $id OR source || ':' || source_row = $id",
-        {"id": doc_id},
-    )
+    condition = "doc_id = $id OR source || ':' || source_row = $id"
+    found = _rows(folder, manifest, "signals", "*", condition, {"id": doc_id})
     if not found:
         raise MisuseError(
             one_line(
@@ -148,20 +144,32 @@ def _text(out: Path, manifest: Mapping[str, Any], row: Mapping[str, Any]) -> str
     place = "source = $source AND source_row = $row"
     values = {"source": row["source"], "row": row["source_row"]}
     if row["verdict"] not in ("keep", "flag"):
-        found = _rows(out / "rejected/part-*.parquet", "text", place, values)
+        found = _rows(out, manifest, "rejected", "text", place, values)
         return found[0]["text"] if found else None
-    samples = _rows(out / "curriculum/*/part-*.parquet", "*", place + " ORDER BY part", values)
+    samples = _rows(out, manifest, "curriculum", "*", place + " ORDER BY part", values)
     if samples and "text" in samples[0]:
         return "".join(sample["text"] for sample in samples)
     encoder = TextEncoder(str(out / "tokenizer.json"), manifest["tokenizer"]["end_of_text"])
     return encoder.decode([token for sample in samples for token in sample["input_ids"]])
 
 
-def _rows(files: Path, columns: str, where: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of Parquet files that meet a condition, in the order of the inputs."""
-    with duckdb.connect() as store:
-        store.execute("SET preserve_insertion_order = true")
-        query = f"SELECT {columns} FROM read_parquet($files) WHERE {where}"
-        result = store.execute(query, {"files": str(files), **values})
-        names = [column[0] for column in result.description or ()]
-        return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+def _rows(
+    out: Path, manifest: Mapping[str, Any], folder: str, columns: str, where: str, values: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the rows of a build's Parquet files in one folder that meet a condition, in the order of the inputs."""
+    files = [
+        str(out / entry["path"]) for entry in manifest["files"] if entry["path"].startswith(folder + "/")
+    ]
+    try:
+        with duckdb.connect() as store:
+            store.execute("SET preserve_insertion_order = true")
+            query = f"SELECT {columns} FROM read_parquet($files) WHERE {where}"
+            result = store.execute(query, {"files": files, **values})
+            names = [column[0] for column in result.description or ()]
+            return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+    except duckdb.Error as error:
+        cause = str(error).splitlines()[0]
+        todo = f"'cleanfeed verify {out}' says what is wrong with it."
+        raise CleanfeedError(
+            one_line("cannot read the build", str(out / folder), cause, todo=todo)
+        ) from error

@@ -27,6 +27,16 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     result: msgspec.Raw
 
 
+def request_of(work: Path) -> str | None:
+    """Return the request of the unfinished build in a work folder, or None where there is none."""
+    path = work / JOURNAL_NAME
+    if not path.exists():
+        return None
+    with path.open("rb") as file:
+        line = file.readline()
+    return msgspec.json.decode(line, type=_Header).request if line.endswith(b"\n") else None
+
+
 class Journal:
     """An append-only file of what a build has finished, one JSON line each, on disk before it is believed.
 
@@ -75,6 +85,10 @@ class Journal:
         self._file.write(msgspec.json.encode(record) + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
+
+    def begun(self, phase: str) -> bool:
+        """Return whether anything of a phase was finished before this process."""
+        return any(name == phase for name, _ in self._done)
 
     def done(self, phase: str, number: int, kind: type[Result]) -> Result | None:
         """Return the result of a finished piece of work, or None."""

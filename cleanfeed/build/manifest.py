@@ -37,27 +37,41 @@ def read_manifest(out: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        manifest: dict[str, Any] = json.loads(path.read_bytes())
-        version = manifest["format_version"]
-    except (ValueError, KeyError, TypeError) as error:
+        manifest = json.loads(path.read_bytes())
+    except ValueError:
+        manifest = None
+    if not isinstance(manifest, dict) or "format_version" not in manifest:
         raise CleanfeedError(
-            one_line("not a manifest", str(path), str(error), "JSON written by cleanfeed")
-        ) from error
+            one_line(
+                "not a manifest",
+                str(path),
+                "no JSON object with a format_version",
+                todo="Restore the file, or build anew with --overwrite.",
+            )
+        )
+    version = manifest["format_version"]
     if version != FORMAT_VERSION:
         raise CleanfeedError(
             one_line(
-                "another format version",
+                "a manifest of another format",
                 str(path),
-                str(version),
+                f"format_version {version}",
                 str(FORMAT_VERSION),
-                "Build anew with --overwrite.",
+                "Use the version of cleanfeed it was written with, or build anew with --overwrite.",
             )
         )
     return manifest
 
 
+def manifest_digest(manifest: Mapping[str, Any]) -> str:
+    """Return the xxh3-128 of all of a manifest but the digest itself, so that any change of it shows."""
+    content = {name: value for name, value in manifest.items() if name != "manifest_digest"}
+    return xxhash.xxh3_128_hexdigest(json.dumps(content, sort_keys=True).encode())
+
+
 def write_manifest(out: Path, manifest: dict[str, Any]) -> None:
-    """Write the manifest; from here on the build is finished."""
+    """Write the manifest with its own digest; from here on the build is finished."""
+    manifest["manifest_digest"] = manifest_digest(manifest)
     write_bytes(out / MANIFEST_NAME, (json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode())
 
 
@@ -97,6 +111,7 @@ def make_manifest(
             "end_of_text": encoder.end_of_text,
             "end_of_text_id": encoder.end_of_text_id,
         },
+        "limit": prepared.request.limit,
         "counts": {**counts, "duplicate_ids": duplicate_ids},
         "rejected_by_rule": _by_rule([one.rejected_by_rule for one in settled]),
         "flagged_by_rule": _by_rule([one.flagged_by_rule for one in settled]),

@@ -20,11 +20,9 @@ from cleanfeed.curriculum.durable import written_aside
 from cleanfeed.curriculum.gather import offsets_of
 from cleanfeed.curriculum.reference import count_features
 from cleanfeed.curriculum.tokenizer import TextEncoder
-from cleanfeed.documents.plan import plan_inputs
 from cleanfeed.documents.read import read_piece
 from cleanfeed.documents.record import DocumentBatch, PieceResult, Unreadable
 from cleanfeed.rules.ruleset import REJECT
-from cleanfeed.settings import Pipeline
 from cleanfeed.signals.corpus import count_documents
 from cleanfeed.signals.measure import measure_texts
 from cleanfeed.signals.registry import SIGNALS
@@ -53,8 +51,11 @@ class Measured:
     pieces: list[PieceResult] = field(default_factory=list)
     segments: int = 1
     """Spool files the documents lie in."""
+    documents: int = 0
     token_documents: int = 0
     """Documents that were tokenised."""
+    present: dict[str, int] = field(default_factory=dict)
+    """For each column that a record may lack: documents that have it."""
 
 
 @dataclass(slots=True)
@@ -127,6 +128,7 @@ def measure(context: Context, task: Task, report: Report, limit: int | None = No
             left = None if left is None else left - result.records
     with written_aside(corpus_path(context, task.index)) as aside, aside.open("wb") as handle:
         np.savez(handle, **measurer.counts())
+    found.documents, found.present = measurer.documents, measurer.present
     found.token_documents = measurer.token_documents
     found.segments = writer.number
     return found
@@ -157,7 +159,8 @@ class _Measurer:
         self.encoder = context.encoder()
         self.tables = context.token_tables() if self.encoder else None
         self.text_rules = context.rules().without_tokens()
-        self.token_documents = 0
+        self.documents = self.token_documents = 0
+        self.present: dict[str, int] = {}
         self.tokens_in = np.zeros(self.encoder.vocab_size, dtype=np.int64) if self.encoder else None
         buckets = pipeline.quality.reference_buckets
         self.features = np.zeros(buckets, dtype=np.int64) if pipeline.quality.reference else None
@@ -174,6 +177,10 @@ class _Measurer:
     def measured(self, piece: int, batch: DocumentBatch) -> pa.RecordBatch:
         """Return a batch of the spool for a batch of documents."""
         table = batch.table
+        self.documents += table.num_rows
+        for name in ("doc_id", *self.keep_fields, *(("quality_column",) if self.column is not None else ())):
+            column = table.column(name)
+            self.present[name] = self.present.get(name, 0) + len(column) - column.null_count
         texts = table.column("text")
         signals: Columns = measure_texts(texts)
         signals["lone_surrogates"] = table.column("lone_surrogates").to_numpy().astype(np.float64)
@@ -233,17 +240,6 @@ def read_corpus_counts(paths: Iterable[Path]) -> CorpusCounts:
             for name in stored.files:
                 total[name] = total[name] + stored[name] if name in total else stored[name]
     return CorpusCounts(total.get("token_documents"), total.get("features"), total.get("reference"))
-
-
-def reference_counts(pipeline: Pipeline) -> npt.NDArray[np.int64]:
-    """Return how often each hashed n-gram occurs in the pipeline's reference sample."""
-    reference = pipeline.quality.reference
-    assert reference is not None
-    total = np.zeros(pipeline.quality.reference_buckets, dtype=np.int64)
-    for piece in plan_inputs([reference]).pieces:
-        for batch in read_piece(piece, pipeline.documents)[0]:
-            total += count_features(batch.table.column("text"), len(total))
-    return total
 
 
 def _unreadable_batch(piece: int, records: Sequence[Unreadable]) -> pa.RecordBatch:

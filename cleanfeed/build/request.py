@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import fsspec
+import numpy as np
+import numpy.typing as npt
 import xxhash
 
 from cleanfeed.build.tasks import Context, scale_of, task_bytes
 from cleanfeed.curriculum.exclusions import HashSet, read_exclusions
+from cleanfeed.curriculum.reference import reference_counts
+from cleanfeed.curriculum.writer import RESERVED
 from cleanfeed.documents.plan import InputFile, Plan, check_columns, plan_inputs
 from cleanfeed.errors import MisuseError, one_line
 from cleanfeed.rules.pipeline import resolved
@@ -62,6 +66,8 @@ class Prepared:
     context: Context
     fingerprints: dict[int, str]
     excluded: HashSet
+    reference: npt.NDArray[np.int64] | None
+    """How often each hashed n-gram occurs in the reference sample."""
     digest: str
 
 
@@ -72,8 +78,7 @@ def prepare(request: BuildRequest) -> Prepared:
         MisuseError: An input does not exist, lies in OUT or holds it, or the pipeline or tokenizer is wrong.
     """
     out = Path(request.out)
-    if out.exists() and not out.is_dir():
-        raise MisuseError(one_line("--out is not a folder", request.out, "a file", "a folder or a new name"))
+    _refuse_names(request, out)
     _refuse_nesting(request.inputs, out)
     context = Context(request.pipeline, out, request.tokenizer, request.keep_text)
     encoder = context.encoder()
@@ -84,24 +89,48 @@ def prepare(request: BuildRequest) -> Prepared:
     check_columns(plan, request.pipeline.documents, request.pipeline.quality.column)
     excluded = read_exclusions(request.exclude)
     fingerprints = {file.index: fingerprint(file) for file in plan.files}
+    reference = _reference(request.pipeline)
     identity = {
         "format": FORMAT_VERSION,
         "pipeline": resolved(request.pipeline),
         "tokenizer": encoder.digest if encoder else None,
         "keep_text": request.keep_text,
         "limit": request.limit,
-        "reference": _reference_digest(request.pipeline),
+        "reference": None if reference is None else xxhash.xxh3_128_hexdigest(reference.tobytes()),
         "excluded": xxhash.xxh3_128_hexdigest(excluded.halves.tobytes()) if len(excluded) else None,
         "inputs": [[file.source, file.kind, file.size, fingerprints[file.index]] for file in plan.files],
     }
     digest = xxhash.xxh3_128_hexdigest(json.dumps(identity, sort_keys=True).encode())
-    return Prepared(request, plan, context, fingerprints, excluded, digest)
+    return Prepared(request, plan, context, fingerprints, excluded, reference, digest)
 
 
-def _reference_digest(pipeline: Pipeline) -> list[str] | None:
-    """Return what identifies the reference sample, which is read like an input."""
-    path = pipeline.quality.reference
-    return None if path is None else [fingerprint(file) for file in plan_inputs([path]).files]
+def _reference(pipeline: Pipeline) -> npt.NDArray[np.int64] | None:
+    """Return the counts of the reference sample, which is read like an input."""
+    quality = pipeline.quality
+    if quality.reference is None:
+        return None
+    try:
+        return reference_counts(quality.reference, quality.reference_buckets, pipeline.documents)
+    except MisuseError as error:
+        raise MisuseError(f"quality.reference: {error}") from error
+
+
+def _refuse_names(request: BuildRequest, out: Path) -> None:
+    """Refuse an OUT that can be no folder, and kept fields whose columns would be two of a name."""
+    if "://" in request.out:
+        raise MisuseError(one_line("--out is no local folder", request.out, "an address", "a folder"))
+    there = next((path for path in (out, *out.parents) if path.exists()), Path())
+    if not there.is_dir():
+        raise MisuseError(
+            one_line("--out is not a folder", request.out, f"a file at {there}", "a folder or a new name")
+        )
+    taken = [name for name in request.pipeline.documents.keep_fields if name in RESERVED]
+    if taken:
+        expected = "a name that is no column of the curriculum: " + ", ".join(RESERVED)
+        todo = "Rename the field in the input."
+        raise MisuseError(
+            one_line("--keep-field has the name of a column", ", ".join(taken), "", expected, todo)
+        )
 
 
 def _refuse_nesting(inputs: tuple[str, ...], out: Path) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,23 +24,26 @@ from cleanfeed.build.judge import Corpus
 from cleanfeed.build.kernels import kernels_ready, load_kernels
 from cleanfeed.build.layout import FileSpec, StageTotals, add_up, files_of, read_index
 from cleanfeed.build.lock import only_build
-from cleanfeed.build.manifest import exit_code, first_damage, make_manifest, read_manifest, write_manifest
+from cleanfeed.build.manifest import exit_code, first_damage, make_manifest, write_manifest
 from cleanfeed.build.measure import (
     Measured,
     corpus_path,
     measure,
     measured_files,
     read_corpus_counts,
-    reference_counts,
+    unreadable_path,
 )
+from cleanfeed.build.occupied import drop_unfinished, finished_build, forget, refuse_occupied, remove_old
 from cleanfeed.build.place import place
 from cleanfeed.build.request import BuildRequest, Prepared, Progress, prepare
 from cleanfeed.build.settle import Settled, samples_path, settle, settled_files
-from cleanfeed.build.tasks import Context, Segment, Task, task_bytes, tasks_of, work_folder
+from cleanfeed.build.spool import Spool
+from cleanfeed.build.tasks import Context, Segment, Task, task_bytes, tasks_of
 from cleanfeed.curriculum.duplicates import DuplicateCounts
 from cleanfeed.curriculum.durable import ASIDE_SUFFIX, write_bytes, written_aside
 from cleanfeed.curriculum.stages import Tiers
 from cleanfeed.errors import CleanfeedError, MisuseError, NothingReadableError, one_line
+from cleanfeed.settings import DocumentSettings
 
 __all__ = ["BuildReport", "BuildRequest", "Progress", "build"]
 
@@ -77,15 +81,18 @@ def build(request: BuildRequest, progress: Progress) -> BuildReport:
     started = time.monotonic()
     prepared = prepare(request)
     out, work = prepared.context.out, prepared.context.work
-    finished = read_manifest(out)
+    finished = finished_build(out, overwrite=request.overwrite)
     if finished is not None and finished["request"] == prepared.digest and not request.overwrite:
         shutil.rmtree(work, ignore_errors=True)
         return BuildReport(finished, time.monotonic() - started, already_done=True)
-    _refuse_occupied(out, finished, overwrite=request.overwrite)
+    if not request.overwrite:
+        refuse_occupied(out, finished)
+    if prepared.plan.ignored:
+        progress.note(_passed_over(prepared.plan.ignored))
     with only_build(work):
-        if request.overwrite:
-            _clear(out, finished, progress)
         try:
+            if request.overwrite:
+                drop_unfinished(out, prepared.digest)
             with (
                 Journal(work, prepared.digest) as journal,
                 _Run(prepared, journal, progress).started() as run,
@@ -95,7 +102,16 @@ def build(request: BuildRequest, progress: Progress) -> BuildReport:
             shutil.rmtree(work)
         except OSError as error:
             raise CleanfeedError(_stopped(out, error)) from error
+        except (MisuseError, NothingReadableError):
+            # Both come before anything but the work folder is written: leave no trace of an unfinished build.
+            forget(out)
+            raise
     return BuildReport(manifest, time.monotonic() - started, already_done=False)
+
+
+def _passed_over(ignored: Sequence[str]) -> str:
+    more = f" and {len(ignored) - 5} more" if len(ignored) > 5 else ""
+    return f"passed over: {', '.join(ignored[:5])}{more}"
 
 
 def _stopped(out: Path, error: OSError) -> str:
@@ -146,11 +162,12 @@ class _Run:
     def manifest(self) -> dict[str, Any]:
         """Do all that is not done yet and return the manifest."""
         measured = self._measured()
-        if not any(result.records for one in measured for result in one.pieces):
+        if not any(one.documents for one in measured):
             raise NothingReadableError(self._nothing(measured))
+        self._say_what_is_missing(measured)
+        if self.prepared.request.overwrite and not self.journal.begun("settle"):
+            self._remove_old()
         settled = self._settled(measured)
-        if sum(row["kept"] + row["rejected"] for one in settled for row in one.counts.values()) == 0:
-            raise NothingReadableError(self._nothing(measured, settled))
         tiers = Tiers(self.prepared.request.pipeline.curriculum, _histogram(settled))
         totals, files = self._placed(tiers, _segments(self.tasks, measured))
         for one in settled:
@@ -160,21 +177,55 @@ class _Run:
             write_bytes(self.context.out / "tokenizer.json", encoder.raw)
             files["tokenizer.json"] = (0, encoder.digest)
         return make_manifest(
-            self.prepared, measured, settled, totals, files, self._duplicate_ids(), self.duplicates
+            self.prepared, measured, settled, totals, files, self._duplicate_ids(files), self.duplicates
         )
+
+    def _remove_old(self) -> None:
+        """Remove the build that is replaced, now that its successor has documents; name what is left."""
+        out = self.context.out
+        others = remove_old(out)
+        if others:
+            more = f" and {len(others) - 5} more" if len(others) > 5 else ""
+            self.progress.note(f"left in {out}, not ours: {', '.join(others[:5])}{more}")
 
     def _measured(self) -> list[Measured]:
         self.progress.phase("measure", sum(task.bytes for task in self.tasks), "bytes")
         if self.prepared.request.limit is not None:
             return self._measured_up_to(self.prepared.request.limit)
         calls: list[Call] = [(task.index, (self.context, task)) for task in self.tasks]
-        try:
-            sizes = [task.bytes for task in self.tasks]
-            return self._each("measure", measure, calls, Measured, sizes, self._files_of_task)
-        except MisuseError:
-            # What is wrong shows only in the data (a field no record has): leave no trace of an unfinished build.
-            shutil.rmtree(self.context.work)
-            raise
+        sizes = [task.bytes for task in self.tasks]
+        return self._each("measure", measure, calls, Measured, sizes, self._files_of_task)
+
+    def _say_what_is_missing(self, measured: Sequence[Measured]) -> None:
+        """Refuse a quality column no document has; say aloud what else no document, or not every one, has."""
+        documents = sum(one.documents for one in measured)
+        settings, quality = self.prepared.request.pipeline.documents, self.prepared.request.pipeline.quality
+
+        def present(column: str) -> int:
+            return sum(one.present.get(column, 0) for one in measured)
+
+        if quality.column is not None:
+            rated = present("quality_column")
+            if not rated:
+                raise MisuseError(
+                    one_line(
+                        "no document has a number in the quality column",
+                        quality.column,
+                        expected="a numeric field of the input",
+                        todo="Check quality.column.",
+                    )
+                )
+            if rated < documents:
+                self.progress.note(
+                    f"{documents - rated:,} documents have no {quality.column}: they are in the last tier"
+                )
+        for name in settings.keep_fields:
+            if not present(name):
+                self.progress.note(
+                    f"no document has the field {name} that is to be kept: its column is empty"
+                )
+        if not present("doc_id") and settings.id_field != DocumentSettings().id_field:
+            self.progress.note(f"no document has the id field {settings.id_field}: ids are <source>:<row>")
 
     def _files_of_task(self, task: int, found: Measured) -> list[Path]:
         return measured_files(self.context, task, found)
@@ -237,9 +288,11 @@ class _Run:
     def _corpus_counts(self) -> Path | None:
         """Add up what the tasks counted; a file, since every worker needs it."""
         total = read_corpus_counts(corpus_path(self.context, task.index) for task in self.tasks)
-        pipeline = self.prepared.request.pipeline
-        reference = reference_counts(pipeline) if pipeline.quality.reference else None
-        named = {"token_documents": total.token_documents, "features": total.features, "reference": reference}
+        named = {
+            "token_documents": total.token_documents,
+            "features": total.features,
+            "reference": self.prepared.reference,
+        }
         arrays: dict[str, Any] = {name: values for name, values in named.items() if values is not None}
         path = self.context.work / "corpus.npz"
         with written_aside(path) as aside, aside.open("wb") as handle:
@@ -300,11 +353,11 @@ class _Run:
             results[number] = result
         return [results[number] for number, _ in calls]
 
-    def _duplicate_ids(self) -> int:
+    def _duplicate_ids(self, files: Iterable[str]) -> int:
         """Return how many documents have an id that an earlier one has too; DuckDB spills what memory cannot hold."""
         import duckdb
 
-        parts = str(self.context.out / "signals" / "part-*.parquet")
+        parts = [str(self.context.out / name) for name in sorted(files) if name.startswith("signals/")]
         with duckdb.connect(config={"memory_limit": "512MB", "threads": 1}) as store:
             store.execute("SET temp_directory = ?", [str(self.context.work / "duckdb")])
             row = store.execute(
@@ -313,18 +366,18 @@ class _Run:
         assert row is not None
         return int(row[0])
 
-    def _nothing(self, measured: Sequence[Measured], settled: Sequence[Settled] = ()) -> str:
-        """Say what kept every record from being read, and leave no unfinished build."""
+    def _nothing(self, measured: Sequence[Measured]) -> str:
+        """Say what kept every record from being read."""
         damage = first_damage(self.prepared, measured)
         why = [
             f"{self.prepared.plan.files[index].source} is damaged: {found.detail or found.reason}"
             for index, found in damage.items()
         ]
-        for one in settled:
-            why += [f"{number} records: {reason}" for reason, number in one.unreadable_by_reason.items()]
-        shutil.rmtree(self.context.work)
-        for folder in ("signals", "rejected", "unreadable"):
-            shutil.rmtree(self.context.out / folder, ignore_errors=True)
+        reasons: Counter[str] = Counter()
+        for task in self.tasks:
+            for batch in Spool.open(unreadable_path(self.context, task.index)).batches:
+                reasons.update(batch.column("reason").to_pylist())
+        why += [f"{number} records: {reason}" for reason, number in sorted(reasons.items())]
         names = ", ".join(self.prepared.request.inputs)
         return one_line(
             "nothing could be read", names, "; ".join(why[:3]) or "no records", "at least one document"
@@ -362,48 +415,3 @@ def _histogram(settled: Sequence[Settled]) -> dict[int, int]:
         for place_, number in one.quality.items():
             total[place_] = total.get(place_, 0) + number
     return total
-
-
-def _refuse_occupied(out: Path, finished: dict[str, Any] | None, *, overwrite: bool) -> None:
-    """Refuse a folder that holds something else, unless it may be overwritten."""
-    if overwrite or not out.exists():
-        return
-    if finished is not None:
-        raise MisuseError(
-            one_line(
-                "the folder holds a finished build of other inputs or settings",
-                str(out),
-                todo="Give another --out, or replace it with --overwrite.",
-            )
-        )
-    if not work_folder(out).exists() and (others := sorted(path.name for path in out.iterdir())):
-        raise MisuseError(
-            one_line(
-                "the folder is not empty and holds no build",
-                str(out),
-                ", ".join(others[:5]),
-                "an empty or new folder",
-                "Give another --out; --overwrite builds beside these files.",
-            )
-        )
-
-
-def _clear(out: Path, finished: dict[str, Any] | None, progress: Progress) -> None:
-    """Remove what the old manifest lists and any unfinished build; name what is left."""
-    (out / "manifest.json").unlink(missing_ok=True)
-    for entry in (finished or {}).get("files", ()):
-        (out / entry["path"]).unlink(missing_ok=True)
-    for path in work_folder(out).iterdir():
-        if path.name != "lock":
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    for folder in sorted((path for path in out.rglob("*") if path.is_dir()), reverse=True):
-        if not any(folder.iterdir()):
-            folder.rmdir()
-    if others := sorted(
-        str(path.relative_to(out))
-        for path in out.rglob("*")
-        if path.is_file() and path.parts[len(out.parts)] != ".work"
-    ):
-        progress.note(
-            f"left in {out}, not ours: {', '.join(others[:5])}" + (" ..." if len(others) > 5 else "")
-        )

@@ -23,6 +23,7 @@ from cleanfeed.curriculum.order import shuffle_keys
 from cleanfeed.curriculum.stages import bands, quality_bins
 from cleanfeed.curriculum.writer import HASH_TYPE, PartWriter
 from cleanfeed.documents.record import UNREADABLE_SCHEMA
+from cleanfeed.rules.ruleset import REJECT
 from cleanfeed.signals.registry import SIGNALS
 
 COUNTS = ("read", "kept", "flagged", "rejected", "duplicate", "excluded", "unreadable")
@@ -73,6 +74,7 @@ class Settled:
     rejected_by_rule: dict[str, list[int]] = field(default_factory=dict)
     """For each rule: documents, tokens, code points, and how many of the documents were tokenised."""
     flagged_by_rule: dict[str, list[int]] = field(default_factory=dict)
+    """The same for kept documents that a rule flags."""
     unreadable_by_reason: dict[str, int] = field(default_factory=dict)
     quality: dict[int, int] = field(default_factory=dict)
     """Samples in each quality bin."""
@@ -150,11 +152,14 @@ class _Settler:
                 duplicate=duplicate,
                 excluded=excluded,
             )
-        for totals, fired in (
-            (self.found.rejected_by_rule, batch.rules.fired),
-            (self.found.flagged_by_rule, batch.rules.flagged),
+        for totals, fired, counted in (
+            (self.found.rejected_by_rule, batch.rules.fired, batch.verdict == REJECT),
+            (self.found.flagged_by_rule, batch.rules.flagged, batch.kept),
         ):
-            for rule, hit in fired.items():
+            for rule, everywhere in fired.items():
+                hit = everywhere & counted
+                if not hit.any():
+                    continue
                 tokens = batch.signals.get("tokens")
                 row = totals.setdefault(rule, [0, 0, 0, 0])
                 row[0] += int(np.count_nonzero(hit))

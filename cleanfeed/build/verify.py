@@ -11,13 +11,14 @@ from typing import Any
 import duckdb
 import pyarrow.parquet as pq
 
-from cleanfeed.build.manifest import curriculum_digest, read_manifest
+from cleanfeed.build.manifest import curriculum_digest, manifest_digest, read_manifest
 from cleanfeed.build.settle import COUNTS, REJECTED_SCHEMA, SIGNALS_SCHEMA
 from cleanfeed.curriculum.durable import file_digest
 from cleanfeed.curriculum.writer import curriculum_schema
 from cleanfeed.documents.record import UNREADABLE_SCHEMA
 from cleanfeed.errors import MisuseError, VerifyError, one_line
 
+FOREIGN = "not in the manifest"
 FOLDERS = ("curriculum", "rejected", "unreadable", "signals")
 
 
@@ -53,7 +54,9 @@ def verify(out: str) -> VerifyReport:
         problems = list(check(folder, manifest))
         if problems:
             more = f" (and {len(problems) - 5} more)" if len(problems) > 5 else ""
-            raise VerifyError("; ".join(problems[:5]) + more + ". Build it anew with --overwrite.")
+            foreign = all(FOREIGN in problem for problem in problems)
+            todo = "Remove it, it is no part of the build." if foreign else "Build it anew with --overwrite."
+            raise VerifyError("; ".join(problems[:5]) + more + ". " + todo)
     return VerifyReport(
         files=len(manifest["files"]) + 1,
         rows=sum(entry["rows"] for entry in manifest["files"]),
@@ -79,7 +82,9 @@ def _files(out: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
     for folder in FOLDERS:
         for path in sorted((out / folder).rglob("*.parquet")):
             if (name := path.relative_to(out).as_posix()) not in listed:
-                yield f"{name}: not in the manifest"
+                yield f"{name}: {FOREIGN}"
+    if manifest_digest(manifest) != manifest.get("manifest_digest"):
+        yield "manifest.json: altered since it was written"
     digest = curriculum_digest(manifest["stages"], manifest["files"])
     if digest != manifest["digest"]:
         yield f"manifest.json: digest is {manifest['digest']}, its stages and files give {digest}"
@@ -128,16 +133,16 @@ def _conservation(out: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
         "excluded": "excluded",
     }
     for name, verdicts in words.items():
-        found = _number(out, "signals", f"count(*) FILTER (verdict IN ('{verdicts}'))")
+        found = _number(out, manifest, "signals", f"count(*) FILTER (verdict IN ('{verdicts}'))")
         if found != counts[name]:
             yield f"signals/: {found} documents are {name}, the manifest says {counts[name]}"
     for folder, expected in (
         ("rejected", counts["rejected"] + counts["duplicate"] + counts["excluded"]),
         ("unreadable", counts["unreadable"]),
     ):
-        if (found := _number(out, folder, "count(*)")) != expected:
+        if (found := _number(out, manifest, folder, "count(*)")) != expected:
             yield f"{folder}/: {found} rows, the manifest says {expected}"
-    kept = _number(out, "curriculum", "count(*) FILTER (part = 0)")
+    kept = _number(out, manifest, "curriculum", "count(*) FILTER (part = 0)")
     if kept != counts["kept"]:
         yield f"curriculum/: {kept} documents, the manifest says {counts['kept']} were kept"
 
@@ -200,8 +205,8 @@ def _samples(out: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
             FROM kept FULL JOIN samples USING (source, source_row)
             """,
             {
-                "curriculum": str(out / "curriculum/*/part-*.parquet"),
-                "signals": str(out / "signals/part-*.parquet"),
+                folder: [str(out / name) for name in _names(manifest, folder)]
+                for folder in ("curriculum", "signals")
             },
         ).fetchall()[0]
     for number, what in (
@@ -213,9 +218,12 @@ def _samples(out: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
             yield f"curriculum/: {number} documents are {what}"
 
 
-def _number(out: Path, folder: str, expression: str) -> int:
-    pattern = "curriculum/*/part-*.parquet" if folder == "curriculum" else f"{folder}/part-*.parquet"
-    return int(_row(out, [pattern], expression)[0])
+def _number(out: Path, manifest: Mapping[str, Any], folder: str, expression: str) -> int:
+    return int(_row(out, _names(manifest, folder), expression)[0])
+
+
+def _names(manifest: Mapping[str, Any], folder: str) -> list[str]:
+    return [entry["path"] for entry in manifest["files"] if entry["path"].startswith(folder + "/")]
 
 
 def _row(out: Path, names: list[str], expression: str) -> tuple[Any, ...]:

@@ -79,10 +79,10 @@ class TextEncoder:
             token["special"] = token["special"] or token["id"] == self.end_of_text_id
         try:
             self.tokenizer = Tokenizer.from_str(json.dumps(spec))
-        except Exception as error:  # the library raises bare Exception
+            self.tokenizer.encode_special_tokens = True
+            self.piece_chars = PIECE_CHARS if self._cuts_well() else LARGEST_PIECE_CHARS
+        except Exception as error:  # the library raises bare Exception, here or at its first word
             raise _unreadable(path, error) from error
-        self.tokenizer.encode_special_tokens = True
-        self.piece_chars = PIECE_CHARS if self._cuts_well() else LARGEST_PIECE_CHARS
         self.vocab_size: int = max(self.tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     def encode(self, texts: Sequence[str]) -> tuple[IntArray, npt.NDArray[np.int64]]:

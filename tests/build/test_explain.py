@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cleanfeed.build.explain import explain_document, explain_text
-from cleanfeed.errors import MisuseError
+from cleanfeed.errors import CleanfeedError, MisuseError
 from cleanfeed.rules.pipeline import load_pipeline
 from cleanfeed.signals.registry import SIGNALS
 
@@ -48,6 +48,16 @@ def test_equal_ids_are_told_apart_by_their_place(tmp_path: Path, run: Build):
     assert (first.source_row, first.others) == (3, 1)
     second = explain_document(out, "a.jsonl:4")
     assert (second.source_row, second.text, second.others) == (4, prose(3), 0)
+
+
+def test_a_build_whose_files_are_damaged_is_one_line(tmp_path: Path, run: Build):
+    run(write_jsonl(tmp_path / "a.jsonl", RECORDS))
+    (tmp_path / "out" / "signals" / "part-00000.parquet").write_bytes(b"PAR1")
+    with pytest.raises(
+        CleanfeedError, match=r"cannot read the build: .*'cleanfeed verify .*' says"
+    ) as caught:
+        explain_document(str(tmp_path / "out"), "good")
+    assert "\n" not in str(caught.value)
 
 
 def test_an_unknown_document_is_misuse(tmp_path: Path, run: Build):

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from cleanfeed.build import spool, tasks
+from cleanfeed.build import runner, spool, tasks
 from cleanfeed.build.verify import verify
 from cleanfeed.curriculum.tokenizer import TextEncoder
 from cleanfeed.documents import read
-from cleanfeed.errors import MisuseError, NothingReadableError
+from cleanfeed.errors import CleanfeedError, MisuseError, NothingReadableError
 
 from .conftest import TOKENIZER, Build, Silent, prose, tree, write_jsonl
 
@@ -234,6 +234,130 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path, run: Buil
     assert tree(tmp_path / "out") == {"thesis.tex": b"do not touch"}
 
 
+@pytest.mark.parametrize("bad", [b"", b"x\n", b'{"id": 1}\n'])
+def test_an_old_build_stays_whole_until_its_successor_has_documents(tmp_path: Path, run: Build, bad: bytes):
+    run(write_jsonl(tmp_path / "a.jsonl", RECORDS))
+    before = tree(tmp_path / "out")
+    (tmp_path / "bad.jsonl").write_bytes(bad)
+    with pytest.raises(CleanfeedError):
+        run(tmp_path / "bad.jsonl", overwrite=True)
+    assert tree(tmp_path / "out") == before
+    verify(str(tmp_path / "out"))
+
+
+def test_an_overwrite_that_was_killed_while_reading_goes_on_and_ends_like_any_other(
+    tmp_path: Path, run: Build, monkeypatch: pytest.MonkeyPatch
+):
+    source = write_jsonl(tmp_path / "a.jsonl", RECORDS)
+    expected = run(source, out=tmp_path / "expected", sets=["curriculum.seed=3"]).manifest
+    run(source)
+    with monkeypatch.context() as stopped:
+        stopped.setattr(runner, "remove_old", lambda out: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(source, sets=["curriculum.seed=3"], overwrite=True)
+    verify(str(tmp_path / "out"))
+    assert run(source, sets=["curriculum.seed=3"], overwrite=True).manifest == expected
+    assert tree(tmp_path / "out") == tree(tmp_path / "expected")
+
+
+@pytest.mark.parametrize("manifest", [b"", b"{}", b"[]", b'{"format_version": 99}'])
+def test_a_manifest_that_cannot_be_read_is_one_line_and_can_be_overwritten(
+    tmp_path: Path, run: Build, manifest: bytes
+):
+    source = write_jsonl(tmp_path / "a.jsonl", RECORDS)
+    run(source)
+    (tmp_path / "out" / "manifest.json").write_bytes(manifest)
+    for call in (lambda: run(source), lambda: verify(str(tmp_path / "out"))):
+        with pytest.raises(CleanfeedError, match=r"manifest.*--overwrite") as caught:
+            call()
+        assert "\n" not in str(caught.value)
+    run(source, overwrite=True)
+    verify(str(tmp_path / "out"))
+
+
+def test_an_unfinished_build_of_other_settings_leaves_nothing_when_it_is_overwritten(
+    tmp_path: Path, run: Build, monkeypatch: pytest.MonkeyPatch
+):
+    source = write_jsonl(tmp_path / "a.jsonl", RECORDS)
+    with monkeypatch.context() as stopped:
+        stopped.setattr(runner, "write_manifest", lambda out, manifest: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(source, sets=["curriculum.bands.short.max_chars=20"])
+    with pytest.raises(MisuseError, match="unfinished build of other inputs or settings"):
+        run(source)
+    run(source, overwrite=True)
+    run(source, out=tmp_path / "expected")
+    assert tree(tmp_path / "out") == tree(tmp_path / "expected")
+
+
+@pytest.mark.parametrize("name", ["quality", "source", "stage", "n_tokens", "input_ids"])
+def test_a_kept_field_cannot_have_the_name_of_a_column(tmp_path: Path, run: Build, name: str):
+    source = write_jsonl(tmp_path / "a.jsonl", RECORDS)
+    with pytest.raises(MisuseError, match=f"--keep-field has the name of a column: {name}"):
+        run(source, sets=[f"documents.keep_fields=[{name}]"])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("out", ["memory://x", "a.jsonl/x"])
+def test_an_out_that_can_be_no_folder_is_misuse(tmp_path: Path, run: Build, out: str):
+    source = write_jsonl(tmp_path / "a.jsonl", RECORDS)
+    with pytest.raises(MisuseError, match="--out is no"):
+        run(source, out=out if "://" in out else tmp_path / out)
+    assert sorted(tree(tmp_path)) == ["a.jsonl"]
+
+
+def test_a_build_in_which_everything_is_excluded_is_finished(tmp_path: Path, run: Build):
+    source = write_jsonl(tmp_path / "a.jsonl", [{"id": n, "text": prose(n)} for n in range(3)])
+    run(source, out=tmp_path / "first")
+    manifest = run(source, exclude=(str(tmp_path / "first/signals/part-00000.parquet"),)).manifest
+    assert (manifest["counts"]["excluded"], manifest["counts"]["kept"]) == (3, 0)
+    verify(str(tmp_path / "out"))
+
+
+def test_a_field_no_document_has_is_refused_or_said_aloud(tmp_path: Path, run: Build):
+    source = write_jsonl(tmp_path / "a.jsonl", [{"id": n, "text": prose(n)} for n in range(3)])
+    with pytest.raises(MisuseError, match="no document has a number in the quality column: nope"):
+        run(source, sets=["quality={column: nope}"])
+    assert not (tmp_path / "out").exists()
+    progress = Silent()
+    run(source, sets=["documents.keep_fields=[gone]", "documents.id_field=key"], progress=progress)
+    assert progress.notes == [
+        "no document has the field gone that is to be kept: its column is empty",
+        "no document has the id field key: ids are <source>:<row>",
+    ]
+
+
+def test_what_is_passed_over_in_a_folder_is_said_aloud(tmp_path: Path, run: Build):
+    write_jsonl(tmp_path / "in" / "a.jsonl", [{"id": 1, "text": prose(1)}])
+    (tmp_path / "in" / "table.csv").write_text("a,b")
+    progress = Silent()
+    manifest = run(tmp_path / "in", progress=progress).manifest
+    assert manifest["ignored"] == [str(tmp_path / "in" / "table.csv")]
+    assert progress.notes == [f"passed over: {tmp_path / 'in' / 'table.csv'}"]
+
+
+def test_rules_that_flag_are_counted_over_kept_documents_alone(tmp_path: Path, run: Build):
+    few = "1234 5678 !! 9012 ?? 3456 ## 7890 "
+    records = [{"id": "kept", "text": prose(1)}, {"id": "gone", "text": few + "g4ODg4OD" * 2000}]
+    manifest = run(write_jsonl(tmp_path / "a.jsonl", records)).manifest
+    assert manifest["counts"]["rejected"] == 1
+    assert (
+        sum(row["documents"] for row in manifest["flagged_by_rule"].values())
+        == manifest["counts"]["flagged"]
+        == 0
+    )
+
+
+def test_a_reference_that_holds_no_text_is_misuse(tmp_path: Path, run: Build):
+    source = write_jsonl(tmp_path / "a.jsonl", [{"id": n, "text": prose(n)} for n in range(3)])
+    run(source)
+    before = tree(tmp_path / "out")
+    write_jsonl(tmp_path / "ref.jsonl", [{"id": 1, "body": "x"}])
+    with pytest.raises(MisuseError, match=r"quality\.reference: .*ref\.jsonl"):
+        run(source, sets=[f"quality={{reference: {tmp_path}/ref.jsonl}}"], overwrite=True)
+    assert tree(tmp_path / "out") == before
+
+
 def test_out_inside_an_input_and_an_input_inside_out_are_refused(tmp_path: Path, run: Build):
     source = write_jsonl(tmp_path / "in" / "a.jsonl", RECORDS)
     with pytest.raises(MisuseError, match="--out lies inside an input"):
@@ -247,7 +371,7 @@ def test_a_field_no_record_has_is_misuse_and_leaves_nothing_behind(tmp_path: Pat
     source = write_jsonl(tmp_path / "a.jsonl", [{"id": n, "content": prose(n)} for n in range(5)])
     with pytest.raises(MisuseError, match=r"text.*content"):
         run(source)
-    assert not (tmp_path / "out" / ".work").exists()
+    assert not (tmp_path / "out").exists()
     assert run(source, sets=["documents.text_field=content"]).manifest["counts"]["kept"] == 5
 
 
@@ -255,7 +379,7 @@ def test_nothing_readable_is_an_error_that_says_why(tmp_path: Path, run: Build):
     source = write_jsonl(tmp_path / "a.jsonl", [b"{broken", b'{"text": 3}'])
     with pytest.raises(NothingReadableError, match="bad_json"):
         run(source)
-    assert tree(tmp_path / "out") == {}
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.usefixtures("small_tasks")

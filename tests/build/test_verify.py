@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cleanfeed.build.manifest import curriculum_digest
+from cleanfeed.build.manifest import curriculum_digest, write_manifest
 from cleanfeed.build.verify import verify
 from cleanfeed.curriculum.durable import file_digest
 from cleanfeed.errors import MisuseError, VerifyError
@@ -34,7 +34,7 @@ def rewrite(out: Path, path: Path, table: pa.Table) -> None:
         if entry["path"] == path.relative_to(out).as_posix():
             entry.update(rows=table.num_rows, bytes=path.stat().st_size, digest=file_digest(path))
     manifest["digest"] = curriculum_digest(manifest["stages"], manifest["files"])
-    (out / "manifest.json").write_text(json.dumps(manifest))
+    write_manifest(out, manifest)
 
 
 def test_an_untouched_build_is_proven(built: Path):
@@ -98,8 +98,36 @@ def test_a_sample_in_the_wrong_stage_is_found(built: Path):
 def test_a_manifest_whose_digest_was_edited_is_found(built: Path):
     manifest = json.loads((built / "manifest.json").read_text())
     manifest["stages"][0]["samples"] += 1
-    (built / "manifest.json").write_text(json.dumps(manifest))
+    write_manifest(built, manifest)
     with pytest.raises(VerifyError, match=r"manifest\.json: digest"):
+        verify(str(built))
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("counts", "duplicate_ids"), 77),
+        (("stages", 0, "tokens"), 5),
+        (("inputs", 0, "damage"), {"reason": "truncated"}),
+        (("pipeline", "curriculum", "seed"), 9),
+        (("rejected_by_rule", "blob", "documents"), 3),
+    ],
+)
+def test_any_edit_of_the_manifest_is_found(built: Path, place: tuple[str | int, ...], value: object):
+    manifest = json.loads((built / "manifest.json").read_text())
+    part = manifest
+    for key in place[:-1]:
+        part = part[key]
+    assert part[place[-1]] != value
+    part[place[-1]] = value
+    (built / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(VerifyError, match=r"manifest\.json: altered since it was written"):
+        verify(str(built))
+
+
+def test_a_foreign_file_alone_is_to_be_removed(built: Path):
+    (built / "signals" / "part-00099.parquet").write_bytes(b"mine")
+    with pytest.raises(VerifyError, match=r"signals/part-00099\.parquet: not in the manifest\. Remove it"):
         verify(str(built))
 
 
