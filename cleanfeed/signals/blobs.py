@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from cleanfeed.signals.kernel import inner, load_8, trailing_zeros
+
 PROBE = 16
 """Shortest run that is looked at."""
 MIN_BASE64 = 32
@@ -65,11 +67,26 @@ def _byte_classes() -> npt.NDArray[np.uint8]:
 _CLASS = _byte_classes()
 
 
-# functions called by compiled code alone need no way in from Python, which shortens their compilation
-_inner = njit(nogil=True, cache=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+_EACH = np.uint64(0x0101010101010101)
+"""A one in each of eight bytes. Seven bits added to it cannot reach the next byte, which compares eight at once."""
+_HIGH, _LOW, _CASE = (_EACH * np.uint64(byte) for byte in (0x80, 0x7F, 0x20))
+_FROM_SLASH, _PAST_9, _FROM_A, _PAST_Z = (_EACH * np.uint64(0x80 - byte) for byte in (0x2F, 0x3A, 0x61, 0x7B))
+_FIRST = np.uint64(0x80)
+_ALL_PLUS, _ALL_DASH, _ALL_UNDERSCORE = (_EACH * np.uint64(byte) for byte in b"+-_")
 
 
-@_inner
+@inner
+def _outside(eight: Any) -> Any:
+    """Mark in the highest bit of each of eight bytes that it is no letter, digit or one of ``+/-_``: ``_RUN``."""
+    low = eight & _LOW
+    folded = low | _CASE
+    run = (low + _FROM_SLASH) & ~(low + _PAST_9)
+    run |= (folded + _FROM_A) & ~(folded + _PAST_Z)
+    run |= (_HIGH - (low ^ _ALL_PLUS)) | (_HIGH - (low ^ _ALL_DASH)) | (_HIGH - (low ^ _ALL_UNDERSCORE))
+    return (~run | eight) & _HIGH
+
+
+@inner
 def _is_uuid(data: Any, start: int, stop: int) -> bool:
     """Tell 8-4-4-4-12 hex digits; the caller has checked that all other characters are hex digits."""
     if stop - start != 36:
@@ -82,7 +99,7 @@ def _is_uuid(data: Any, start: int, stop: int) -> bool:
     )
 
 
-@_inner
+@inner
 def _distinct(data: Any, start: int, stop: int) -> int:
     """Count the different ASCII bytes of a stretch."""
     low, high = np.uint64(0), np.uint64(0)
@@ -99,7 +116,7 @@ def _distinct(data: Any, start: int, stop: int) -> int:
     return int(count)
 
 
-@_inner
+@inner
 def classify_run(data: Any, start: int, stop: int) -> int:
     """Tell what a run of letters, digits and ``+/-_`` is: a kind of blob, or nothing."""
     n = stop - start
@@ -144,7 +161,7 @@ def classify_run(data: Any, start: int, stop: int) -> int:
     return 0
 
 
-@_inner
+@inner
 def _dump(data: Any, floor: int, at: int) -> tuple[int, int, int, int]:
     """Look for a row of hex numbers around ``at``, as hex dumps have them.
 
@@ -191,7 +208,7 @@ def _dump(data: Any, floor: int, at: int) -> tuple[int, int, int, int]:
     return start, stop, 0, 0
 
 
-@_inner
+@inner
 def _data_uri_start(data: Any, floor: int, start: int) -> int:
     """Return where the data URI begins whose payload begins at ``start``, or -1."""
     mark = b";base64,"
@@ -208,7 +225,7 @@ def _data_uri_start(data: Any, floor: int, start: int) -> int:
     return -1
 
 
-@_inner
+@inner
 def _next_line(data: Any, at: int) -> int:
     """Return where the next line's text begins if only a line end (and an indent) follows, else -1."""
     n = len(data)
@@ -223,7 +240,7 @@ def _next_line(data: Any, at: int) -> int:
     return i
 
 
-@_inner
+@inner
 def _run_end(data: Any, at: int) -> int:
     """Return the end of the run of letters, digits and ``+/-_`` that goes on at ``at``."""
     n = len(data)
@@ -232,7 +249,7 @@ def _run_end(data: Any, at: int) -> int:
     return at
 
 
-@_inner
+@inner
 def _padded(data: Any, at: int) -> int:
     """Return the position after up to two ``=``."""
     limit = min(len(data), at + 2)
@@ -241,7 +258,7 @@ def _padded(data: Any, at: int) -> int:
     return at
 
 
-@_inner
+@inner
 def _closes(data: Any, at: int) -> bool:
     """Tell whether the last, shorter line of a block may end here: a word of a sentence ends otherwise."""
     return bool(
@@ -253,7 +270,7 @@ def _closes(data: Any, at: int) -> bool:
     )
 
 
-@_inner
+@inner
 def _whole_block(data: Any, start: int, stop: int) -> int:
     """Follow an encoded block over its lines and return its end; the first line is [start, stop).
 
@@ -275,18 +292,17 @@ def _whole_block(data: Any, start: int, stop: int) -> int:
             return stop
 
 
-@_inner
+@inner
 def _in_row(data: Any, at: int) -> bool:
     """Tell whether five bytes look like the inside of a row of short hex numbers."""
     if at + 5 > len(data):
         return False
-    seen = 0
-    for i in range(at, at + 5):
-        kind = _CLASS[data[i]] & 96
-        if kind == 0:
-            return False
+    seen, fits = 0, True
+    for i in range(at, at + 5):  # to the end, for where to stop is anyone's guess, and a wrong one costs more
+        kind = _CLASS[data[np.uint64(i)]] & 96
+        fits &= kind != 0
         seen |= kind
-    return seen == 96
+    return fits & (seen == 96)
 
 
 @njit(nogil=True, cache=True)
@@ -317,7 +333,14 @@ def scan_blobs(data: Any, listed: Any, out: Any) -> int:
             elif count:
                 # numbers without a letter are a table unless the rest of the text is a dump
                 unsure += stop - start
-        if kind == NOTHING and _CLASS[data[at]] & _RUN:
+        after = before = np.uint64(0)
+        if kind == NOTHING and at + 8 <= n:
+            after, before = _outside(load_8(data, at)), _outside(load_8(data, at - 8))
+        if after and before:
+            # The run, if there is one, has less than 8 bytes to either side.
+            if after & _FIRST == 0:
+                floor = stop = at + (trailing_zeros(after) >> 3)
+        elif kind == NOTHING and _CLASS[data[at]] & _RUN:
             start = at
             while start > floor and _CLASS[data[start - 1]] & _RUN:
                 start -= 1

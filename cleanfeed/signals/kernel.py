@@ -1,15 +1,60 @@
-"""A Python function goes in; a compiled one that only compiled code calls comes out."""
+"""A Python function goes in; a compiled one that only compiled code calls comes out, and two instructions for it.
+
+The instructions are written in the compiler's language: spelled out in Python, eight bytes put together or a loop
+over bits take it a good part of its time to see through.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import sys
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
 
-inner = njit(nogil=True, cache=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-"""Without the ways in from Python, which take a good part of the time a small function needs to compile."""
+inner = njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+"""Without the ways in from Python, which take a good part of the time a small function needs to compile.
+
+Nothing of it is kept on disk by itself, but only as a part of what calls it: numba looks at one file when it decides
+whether what it has is still good.
+"""
+
+
+@intrinsic
+def load_8(typing: Any, data: Any, at: Any) -> Any:
+    """Read the 8 bytes that begin at ``at`` as one number, the first byte lowest; all of them must be in ``data``."""
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        place = builder.gep(array.data, [arguments[1]])
+        word = builder.load(builder.bitcast(place, ir.IntType(64).as_pointer()), align=1)
+        return word if sys.byteorder == "little" else builder.bswap(word)
+
+    return types.uint64(data, types.int64), emit
+
+
+@intrinsic
+def trailing_zeros(typing: Any, word: Any) -> Any:
+    """Count the zero bits below the lowest set bit of a number; 64 for 0."""
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.uint64), emit
+
+
+@intrinsic
+def leading_zeros(typing: Any, word: Any) -> Any:
+    """Count the zero bits above the highest set bit of a number; 64 for 0."""
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.uint64), emit
 
 
 @lru_cache(maxsize=1)

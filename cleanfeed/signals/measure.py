@@ -27,20 +27,11 @@ from cleanfeed.signals.lines import LINE_COUNTS, lines
 from cleanfeed.signals.mojibake import MOJIBAKE_COUNTS, scan_mojibake
 from cleanfeed.signals.page import PAGE_COUNTS, page
 from cleanfeed.signals.periods import PERIOD_COUNTS, make_period_scratch, scan_periods
+from cleanfeed.signals.reading import BYTES, CHARS, COUNT_NAMES, KEPT_LINES, KEPT_WORDS, LONGEST_WORD
 from cleanfeed.signals.registry import TEXT_SIGNALS
 from cleanfeed.signals.repetition import REPETITION_COUNTS, repetition
 from cleanfeed.signals.tables import packed_tables
-from cleanfeed.signals.view import (
-    BYTES,
-    CHARS,
-    COUNT_NAMES,
-    KEPT_LINES,
-    KEPT_WORDS,
-    LONGEST_WORD,
-    View,
-    make_view,
-    scan,
-)
+from cleanfeed.signals.view import View, make_view, scan
 from cleanfeed.signals.words import WORD_COUNTS, Grams, make_grams, number_words
 
 _NAMES = (
@@ -91,7 +82,6 @@ def _make_loop(version: int) -> Any:
                 stop,
                 hashes,
                 space,
-                key_of,
                 numbers,
                 first,
                 often,

@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from cleanfeed.signals.kernel import inner, load_8
+
 MIN_CYRILLIC_CHAIN = 3
 """Pairs that must follow each other: two of them occur in healthy Ukrainian and Russian."""
 MOJIBAKE_COUNTS = ("mojibake_chars",)
@@ -20,6 +22,8 @@ MOJIBAKE_COUNTS = ("mojibake_chars",)
 _SLOTS = 364
 """Size of the tables below, chosen so that no two characters of an encoding share a slot."""
 _ODD, _LETTER = 0x100, 0x200
+_NONE = np.uint64(0)
+_EIGHT_HIGH = np.uint64(0x8080808080808080)
 
 
 def _continuations(encoding: str, marks: str, letters: str) -> npt.NDArray[np.uint32]:
@@ -48,10 +52,8 @@ def _continuations(encoding: str, marks: str, letters: str) -> npt.NDArray[np.ui
 _LATIN = _continuations("cp1252", "‚„…‹‘’“”•–—›\xa0\xab\xb0\xb7\xbb™®©²³¹´˜ˆ§", "ŠšŽžŒœŸ")
 _CYRILLIC = _continuations("cp1251", "", "")
 
-_inner = njit(nogil=True, cache=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
-
-@_inner
+@inner
 def _decode(data: Any, at: int) -> tuple[int, int]:
     """Return the code point at a position and the position after it; (0, at) at the end and beyond U+FFFF."""
     n = len(data)
@@ -68,7 +70,7 @@ def _decode(data: Any, at: int) -> tuple[int, int]:
     return 0, at
 
 
-@_inner
+@inner
 def _sequence(data: Any, at: int, lead: int, table: Any) -> tuple[int, int]:
     """Read the characters a lead byte asks for.
 
@@ -98,7 +100,7 @@ def _sequence(data: Any, at: int, lead: int, table: Any) -> tuple[int, int]:
     return stop, odd
 
 
-@_inner
+@inner
 def _upper_before(data: Any, at: int) -> bool:
     """Tell whether a capital letter stands before a position (ASCII or À to Þ)."""
     if at == 0:
@@ -109,7 +111,7 @@ def _upper_before(data: Any, at: int) -> bool:
     return bool(at > 1 and data[at - 2] == 0xC3 and last < 0x9F)
 
 
-@_inner
+@inner
 def _latin_end(data: Any, at: int) -> int:
     """Return the end of the broken characters that begin at ``at`` with a Latin lead, or ``at``."""
     stop, certain, chained = at, False, 0
@@ -127,7 +129,7 @@ def _latin_end(data: Any, at: int) -> int:
     return stop if certain or chained > 1 else at
 
 
-@_inner
+@inner
 def _cyrillic_end(data: Any, at: int) -> int:
     """Return the end of the broken characters that begin at ``at`` with a Cyrillic lead, or ``at``."""
     stop, pairs = at, 0
@@ -141,7 +143,7 @@ def _cyrillic_end(data: Any, at: int) -> int:
     return stop if pairs >= MIN_CYRILLIC_CHAIN else at
 
 
-@_inner
+@inner
 def _quote_end(data: Any, at: int) -> int:
     """Return the end of a typographic mark read as cp1251 (``вЂ™``) at ``at``, or ``at``."""
     after, _ = _sequence(data, at + 2, np.int64(0xE2), _CYRILLIC)
@@ -164,7 +166,11 @@ def scan_mojibake(data: Any, ascii_only: bool, listed: Any, out: Any) -> int:
     n = len(data)
     broken, found, at = np.int64(0), np.int64(0), np.int64(0)
     while at + 3 < n and not ascii_only:
-        byte = data[at]
+        # All that is looked for begins outside ASCII.
+        if at + 8 <= n and load_8(data, at) & _EIGHT_HIGH == _NONE:
+            at += 8
+            continue
+        byte = data[np.uint64(at)]
         stop = at
         if byte == 0xC3:
             stop = _latin_end(data, at)

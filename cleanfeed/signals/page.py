@@ -52,8 +52,14 @@ def _markers(data: Any) -> Any:  # pragma: no cover - compiled
     found = opened = 0
     packed = np.uint64(0)
     size = 0  # bytes of the piece since the last opening bracket; 0 outside
-    for i in range(len(data)):
-        byte = data[i]
+    i, n = -1, len(data)
+    while True:
+        i += 1
+        while size == 0 and i < n and data[np.uint64(i)] != 60 and data[np.uint64(i)] != 91:
+            i += 1
+        if i >= n:
+            break
+        byte = data[np.uint64(i)]
         if byte == 60 or byte == 91:
             size, opened, packed = 1, byte, np.uint64(byte)
             continue

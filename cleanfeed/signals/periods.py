@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from cleanfeed.signals.kernel import inner, leading_zeros, load_8, trailing_zeros
+
 TABLE_BITS = 15
 MAX_PERIOD = 8192
 MIN_REPEATS = 3
@@ -23,6 +25,11 @@ MIN_COPY = 8.0
 MAX_RULER = 128
 """A run of punctuation and spaces up to this many characters is layout (a ruler, dot leaders) and is not counted."""
 WORD = 8
+BLOCK = 64
+"""Positions looked up at once: the bits of a number tell which of them have an earlier copy."""
+_NONE = np.uint64(0)
+_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+_EVERY_16TH = np.uint64(0x0001000100010001)
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _POSITIONS_END = 2**31 - 2**20
 
@@ -50,57 +57,45 @@ PERIOD_COUNTS = (
     "periodic_period",
 )
 """What the kernel writes."""
-_RUNS_AT = (1 << TABLE_BITS) + 1
+_SEEN_AT = (1 << TABLE_BITS) + 1
+_RUNS_AT = _SEEN_AT + BLOCK
 """Scratch is one array, since each costs compile time: the hash table, the position at which the next document
-starts, then start and end of each run found, ascending and apart."""
+starts, the earlier copy of each position of a block, then start and end of each run found, ascending and apart."""
 
 
 def make_period_scratch(max_bytes: int) -> npt.NDArray[np.int32]:
     """Return scratch for documents of up to ``max_bytes`` bytes; results never depend on what it held before."""
     scratch = np.full(_RUNS_AT + 2 * (max_bytes // MIN_RUN + 2), -1, np.int32)
-    scratch[_RUNS_AT - 1] = 0
+    scratch[_SEEN_AT - 1] = 0
     return scratch
 
 
-# functions called by compiled code alone need no way in from Python, which shortens their compilation
-_inner = njit(nogil=True, cache=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-
-
-@_inner
-def _load(data: Any, at: Any) -> Any:  # pragma: no cover - compiled
-    """Read 8 bytes as one number: the compiler folds this into a single load."""
-    i = np.uint64(at)
-    return (
-        np.uint64(data[i])
-        | np.uint64(data[i + np.uint64(1)]) << np.uint64(8)
-        | np.uint64(data[i + np.uint64(2)]) << np.uint64(16)
-        | np.uint64(data[i + np.uint64(3)]) << np.uint64(24)
-        | np.uint64(data[i + np.uint64(4)]) << np.uint64(32)
-        | np.uint64(data[i + np.uint64(5)]) << np.uint64(40)
-        | np.uint64(data[i + np.uint64(6)]) << np.uint64(48)
-        | np.uint64(data[i + np.uint64(7)]) << np.uint64(56)
-    )
-
-
-@_inner
+@inner
 def _extend(data: Any, at: int, distance: int) -> int:
     """Return the first position from ``at`` on where the text differs from ``distance`` bytes earlier."""
     n = len(data)
     while at + 8 <= n:
-        differ = _load(data, at) ^ _load(data, at - distance)
+        differ = load_8(data, at) ^ load_8(data, at - distance)
         if differ:
             # how many bytes are equal, told from the lowest bit that differs: a loop over them would be a guess
-            lowest = differ & (~differ + np.uint64(1))
-            for k in range(1, 8):
-                at += lowest >= np.uint64(1) << np.uint64(8 * k)
-            return at
+            return at + int(trailing_zeros(differ) >> 3)
         at += 8
     while at < n and data[at] == data[at - distance]:
         at += 1
     return at
 
 
-@_inner
+@inner
+def _unparsed(parsed: int) -> Any:
+    """Return the positions of a block to look at, given how far the parse has come in it.
+
+    Inside a copy every 16th position is enough to notice that the copied text is itself periodic.
+    """
+    skipped = min(max(parsed, 0), BLOCK)
+    return _EVERY_16TH | _ALL << np.uint64(skipped >> 1) << np.uint64(skipped - (skipped >> 1))
+
+
+@inner
 def _is_layout(data: Any, start: int, stop: int, period: int) -> bool:
     """Tell whether a run is white space alone, or short and without a letter or digit."""
     marks, wide = False, False
@@ -121,7 +116,7 @@ def _is_layout(data: Any, start: int, stop: int, period: int) -> bool:
     return not marks or stop - start <= (3 * MAX_RULER if wide else MAX_RULER)
 
 
-@_inner
+@inner
 def _chars(data: Any, start: int, stop: int) -> int:
     """Count code points that begin in a stretch."""
     count = 0
@@ -130,7 +125,7 @@ def _chars(data: Any, start: int, stop: int) -> int:
     return count
 
 
-@_inner
+@inner
 def _add_run(scratch: Any, end: int, start: int, stop: int) -> int:
     """Add a stretch to the list of separate ones, joining those it touches; return the new end of the list."""
     while end > _RUNS_AT and scratch[end - 2] >= start:
@@ -144,11 +139,16 @@ def _add_run(scratch: Any, end: int, start: int, stop: int) -> int:
     return end + 2
 
 
-@_inner
+@inner
 def _run_around(data: Any, at: int, period: int) -> tuple[int, int]:
     """Return the longest stretch around ``at`` that repeats with a period, which holds from ``at`` for 8 bytes."""
     stop = _extend(data, at + 8, period)
     start = at - period
+    while start >= 8:
+        differ = load_8(data, start - 8) ^ load_8(data, start - 8 + period)
+        if differ:
+            return start - (leading_zeros(differ) >> 3), stop
+        start -= 8
     while start > 0 and data[start - 1] == data[start - 1 + period]:
         start -= 1
     return start, stop
@@ -163,12 +163,12 @@ def scan_periods(data: Any, n_chars: int, scratch: Any, out: Any) -> int:
     """
     n = len(data)
     # positions count on from document to document, so that the table need not be cleared for each
-    base = np.int64(scratch[_RUNS_AT - 1])
+    base = np.int64(scratch[_SEEN_AT - 1])
     if base + n >= _POSITIONS_END:
-        for slot_at in range(_RUNS_AT):
+        for slot_at in range(_SEEN_AT):
             scratch[slot_at] = -1
         base = np.int64(0)
-    scratch[_RUNS_AT - 1] = base + n
+    scratch[_SEEN_AT - 1] = base + n
     shift = np.uint64(64 - TABLE_BITS)
     wide = n / max(n_chars, 1)
     # in characters, so that scripts of two and three bytes a character read like others
@@ -178,16 +178,28 @@ def scan_periods(data: Any, n_chars: int, scratch: Any, out: Any) -> int:
     list_end = np.int64(_RUNS_AT)
     parsed = copied = copies = run_end = best_start = best_end = best_period = repeats = zero
     failed_period, failed_end, work = 0, 0, 8 * n + 4096
-    for i in range(n - 7):
-        word = _load(data, i)
-        slot = (word * _MULTIPLIER) >> shift
-        seen = np.int64(scratch[slot]) - base
-        scratch[slot] = base + i
-        # inside a copy every 16th position is enough to notice that the copied text is itself periodic
-        if i < parsed and i & 15:
-            continue
-        if seen < 0 or _load(data, seen) != word:
-            continue
+    # The table is read and written for a block ahead of the parse, without a question to the processor: a wrong guess
+    # then costs only what the parse has begun, not the way through the table as well.
+    first, hits = zero - BLOCK, _NONE
+    while True:
+        while hits == _NONE:
+            first += BLOCK
+            if first >= n - 7:
+                break
+            for k in range(min(BLOCK, n - 7 - first)):
+                word = load_8(data, first + k)
+                slot = np.int64(word * _MULTIPLIER >> shift)
+                seen = np.int64(scratch[slot]) - base
+                scratch[slot] = base + first + k
+                scratch[_SEEN_AT + k] = seen
+                hit = (seen >= 0) & (load_8(data, max(seen, zero)) == word)
+                hits |= np.uint64(hit) << np.uint64(k)
+            hits &= _unparsed(parsed - first)
+        if hits == _NONE:
+            break
+        i = first + trailing_zeros(hits)
+        hits &= hits - np.uint64(1)
+        seen = np.int64(scratch[_SEEN_AT + i - first])
         period = i - seen
         if i >= parsed:
             stop = _extend(data, i + 8, period)
@@ -195,9 +207,10 @@ def scan_periods(data: Any, n_chars: int, scratch: Any, out: Any) -> int:
                 copied += stop - i
                 copies += 1
                 parsed = stop
+                hits &= _unparsed(parsed - first)
         else:
             ahead = i + max(period, 8)
-            if ahead + 8 > n or _load(data, ahead) != _load(data, ahead - period):
+            if ahead + 8 > n or load_8(data, ahead) != load_8(data, ahead - period):
                 continue
             stop = ahead + 8
         # a run is a copy that overlaps what it is copied from

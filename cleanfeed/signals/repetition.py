@@ -13,12 +13,12 @@ import numpy as np
 
 from cleanfeed.signals.formulas import MIN_WORDS
 from cleanfeed.signals.kernel import inner
+from cleanfeed.signals.view import MAX_WORDS
+from cleanfeed.signals.words import FIRST_SLOTS, MOST_FIRST_SLOTS
 
 LONGEST_TOP = 4
 """Of n-grams up to this length the most frequent one is measured, of longer ones all that repeat."""
 LONGEST = 10
-FIRST_SLOTS = 256
-"""Slots a table begins with; it grows with the runs that differ."""
 
 REPETITION_COUNTS = (
     "kept_chars",
@@ -32,21 +32,22 @@ _TWO = np.uint64(2)
 _5 = np.uint64(5)
 _31 = np.uint64(31)
 _32 = np.uint64(32)
+_BITS = np.uint64(21)
+"""Bits of a number: two of them are a key, and three fill an entry of the table."""
+_NUMBER = np.uint64(MAX_WORDS - 1)
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 @inner
-def _grow(table: Any, size: Any, distinct: Any, key_of: Any) -> None:  # pragma: no cover - compiled
+def _rebuild(table: Any, size: Any, distinct: Any, key_of: Any) -> None:  # pragma: no cover - compiled
     """Empty the table and put the numbers 0 to ``distinct - 1`` back, into ``size`` slots."""
-    for k in range(2 * size):
-        table[k] = _ZERO
+    table[:size] = _ZERO
     mask = np.uint64(size - 1)
     for number in range(distinct):
-        slot = ((key_of[number] * _MIX) >> _32) & mask
-        while table[slot << _ONE] != _ZERO:
+        slot = (key_of[number] * _MIX >> _32) & mask
+        while table[slot] != _ZERO:
             slot = (slot + _ONE) & mask
-        table[slot << _ONE] = key_of[number]
-        table[slot << _ONE | _ONE] = np.uint64(number)
+        table[slot] = key_of[number] << _BITS | np.uint64(number)
 
 
 @inner
@@ -81,30 +82,30 @@ def _number_pairs(
         key_of[found] = key
         found += np.int64(sieve[cell >> _5] >> ((cell & _31) << _ONE) >> _ONE & _ONE)
     size = np.int64(FIRST_SLOTS)
+    while size < MOST_FIRST_SLOTS and size < 2 * found:
+        size *= 2
     mask = np.uint64(size - 1)
     distinct = np.int64(0)
-    _grow(table, size, distinct, key_of)
+    _rebuild(table, size, distinct, key_of)
     for k in range(found):
         key = key_of[k]
         slot = (key * _MIX >> _32) & mask
-        while table[slot << _ONE] != key and table[slot << _ONE] != _ZERO:
+        while table[slot] >> _BITS != key and table[slot] != _ZERO:
             slot = (slot + _ONE) & mask
-        if table[slot << _ONE] == key:
-            number = np.int64(table[slot << _ONE | _ONE])
-            counts[number] += 1
-            gram[k] = number
-            continue
-        table[slot << _ONE] = key
-        table[slot << _ONE | _ONE] = np.uint64(distinct)
+        # New or not, both take the same way here, too.
+        new = table[slot] == _ZERO
+        number = distinct if new else np.int64(table[slot] & _NUMBER)
+        table[slot] = key << _BITS | np.uint64(number)
         key_of[distinct] = key
         first[distinct] = at[k]
-        counts[distinct] = 1
-        gram[k] = distinct
-        distinct += 1
+        counts[distinct] = 0
+        counts[number] += 1
+        gram[k] = number
+        distinct += new
         if 3 * distinct > 2 * size:
             size *= 2
             mask = np.uint64(size - 1)
-            _grow(table, size, distinct, key_of)
+            _rebuild(table, size, distinct, key_of)
     return found, distinct
 
 
@@ -130,7 +131,7 @@ def repetition(
     pairs = np.int64(0)  # typed: a plain 0 would have _number_pairs compiled twice
     for w in range(total - 1):
         one, two = numbers[w], numbers[w + 1]
-        key_of[pairs] = (np.uint64(one) << _32 | np.uint64(two)) + _ONE
+        key_of[pairs] = (np.uint64(one) << _BITS | np.uint64(two)) + _ONE
         at[pairs] = w
         pairs += (counts[one] > 1) & (counts[two] > 1)
     for length in range(2, LONGEST + 1):
@@ -146,19 +147,18 @@ def repetition(
         live = covered = done = 0
         for k in range(found):
             start, number = at[k], gram[k]
-            if counts[number] < 2:
-                continue
             at[live] = start
             gram[live] = number
-            live += 1
-            if number == best or (length > LONGEST_TOP and first[number] != start):
-                covered += word_total[start + length] - word_total[max(start, done)]
-                done = start + length
+            live += counts[number] > 1
+        for k in range(live if best >= 0 or length > LONGEST_TOP else 0):
+            if gram[k] == best or (length > LONGEST_TOP and first[gram[k]] != at[k]):
+                covered += word_total[at[k] + length] - word_total[max(at[k], done)]
+                done = at[k] + length
         out[length - 1] = covered
         # Two repeated runs side by side may be a repeated run one word longer.
         pairs = np.int64(0)
         for k in range(live - 1):
-            key_of[pairs] = (np.uint64(gram[k]) << _32 | np.uint64(gram[k + 1])) + _ONE
+            key_of[pairs] = (np.uint64(gram[k]) << _BITS | np.uint64(gram[k + 1])) + _ONE
             at[pairs] = at[k]
             pairs += at[k + 1] == at[k] + 1
         if pairs == 0:

@@ -8,8 +8,8 @@ begins a word of its own, which its following punctuation joins. Two words are e
 ends at a line feed; its content runs from its first word to its last, so blanks and a carriage return around it do
 not count, and two lines are equal when their words are and stand apart or joined in the same way.
 
-``cache=True`` looks only at the file a kernel stands in. So kernels call none of another file; the one that does, in
-:mod:`cleanfeed.signals.measure`, is keyed by all of them.
+Only loops over documents are kept on disk, such as that of :mod:`cleanfeed.signals.measure`, each with the code of all
+it calls and under a key that changes with any file of this package.
 """
 
 from __future__ import annotations
@@ -19,88 +19,79 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cleanfeed.signals.kernel import inner
+from cleanfeed.signals.kernel import inner, load_8, trailing_zeros
+from cleanfeed.signals.reading import (
+    ALPHA_WORDS,
+    BITS,
+    BYTES,
+    CHARS,
+    COUNT_NAMES,
+    KEPT_LINES,
+    KEPT_WORDS,
+    LINES,
+    LONGEST_CHAR_RUN,
+    LONGEST_RUN,
+    LONGEST_WORD,
+    MARK_AT,
+    MIX,
+    NEWLINES,
+    PAIRS,
+    RUN_AT,
+    RUN_FROM,
+    SEED,
+    SENTENCES,
+    STATES,
+    SYMBOL_WORDS,
+    WORD_CHARS,
+    WORDS,
+    count_bytes,
+    decode,
+    end_mark,
+    ends_in_dots,
+    finish_hash,
+    hash_folded,
+    hash_word,
+    is_bullet,
+    read_on,
+)
 from cleanfeed.signals.tables import (
     ASCII_CLASSES_AT,
     BLOCKS_AT,
-    BULLET,
-    CJK,
     CLOSER,
     COLON,
     ELLIPSIS,
     FLAGS_AT,
-    FORMAT,
-    JOINER,
     LETTER,
     MARK,
     NUMBER,
-    SCRIPT_SHIFT,
-    SCRIPTS,
     SPACE,
-    SPACELESS,
-    STACKING,
-    SYMBOL,
-    TAG,
     TERMINAL,
-    VARIATION,
     WIDE,
-    ZERO_WIDTH,
 )
 
 MAX_WORDS = 1 << 21
 """Words and lines past this number are counted but not kept: repeats are measured over the text before them."""
-RULER = 10
-"""A character repeated this often without a break is a run worth counting."""
-DEEPEST_STACK = 4
-"""Marks on one base that writing needs; those beyond are counted."""
-
-COUNT_NAMES = (
-    "bytes",
-    "chars",
-    "words",
-    "word_chars",
-    "longest_word",
-    "longest_run",
-    "alpha_words",
-    "symbol_words",
-    "sentences",
-    "lines",
-    "newlines",
-    "longest_char_run",
-    "ruler_chars",
-    "dot_triples",
-    "stacked_marks",
-    "invisible",
-    "tag_chars",
-    "kept_words",
-    "kept_lines",
-)
-"""What :func:`scan` counts, in order."""
-BYTES, CHARS, _WORDS, _WORD_CHARS, LONGEST_WORD, _LONGEST_RUN, _ALPHA, _SYMBOL, _SENTENCES = range(9)
-_LINES, _NEWLINES, _LONGEST_CHAR_RUN, _RULER_CHARS, _DOTS, _STACKED, _INVISIBLE, _TAGS = range(9, 17)
-KEPT_WORDS, KEPT_LINES = 17, 18
-
 BREAK, ENDS, COLON_ENDS, ELLIPSIS_ENDS, BULLETED = 1, 2, 4, 8, 16
 """Bits of a line: it begins a paragraph; how it ends; it begins with a list mark."""
 
-_WORDY = LETTER | NUMBER
-_UNCUT = CJK | SPACELESS
-_JOINED_SCRIPTS = tuple(SCRIPTS.index(name) + 1 for name in ("arabic", "hebrew", "indic", "other"))
-_FIRST_JOINED, _LAST_JOINED, _OTHER = _JOINED_SCRIPTS[0], _JOINED_SCRIPTS[2], _JOINED_SCRIPTS[3]
-_SEED = np.uint64(0x517CC1B727220A95)
-_MIX = np.uint64(0x9E3779B97F4A7C15)
-_FOLD = np.uint64(0xD6E8FEB86659FD93)
 _32 = np.uint64(32)
 _ZERO = np.uint64(0)
 _ONE = np.uint64(1)
-_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+_TWO_BLANKS = np.uint64(0x2020)
+_7, _8, _16, _48 = np.uint64(7), np.uint64(8), np.uint64(16), np.uint64(48)
+_EACH = np.uint64(0x0101010101010101)
+"""A one in each of eight bytes. Seven bits added to it cannot reach the next byte, which compares eight at once."""
+_HIGH, _LOW, _BLANKS, _CASE = (_EACH * np.uint64(byte) for byte in (0x80, 0x7F, 0x20, 0x20))
+_FROM_TAB, _PAST_RETURN = (_EACH * np.uint64(0x80 - byte) for byte in (9, 14))
+_FROM_0, _PAST_9 = (_EACH * np.uint64(0x80 - byte) for byte in (0x30, 0x3A))
+_FROM_A, _PAST_Z = (_EACH * np.uint64(0x80 - byte) for byte in (0x61, 0x7B))
 
 
 class View(NamedTuple):
     """What one pass over a document finds; arrays are reused, and only their first entries belong to the document."""
 
     counts: npt.NDArray[np.int64]
-    """Plain counts, in the order of ``COUNT_NAMES``."""
+    """Plain counts, in the order of ``COUNT_NAMES``, and behind them what the pass remembers."""
     seen: npt.NDArray[np.int64]
     """How often each byte occurs."""
     classes: npt.NDArray[np.int64]
@@ -131,7 +122,7 @@ def make_view(max_bytes: int) -> View:
     # A word takes two bytes or more: one and white space, or, of two that touch, three and one.
     words = min(max_bytes // 2 + 1, MAX_WORDS)
     return View(
-        counts=np.zeros(len(COUNT_NAMES), np.int64),
+        counts=np.zeros(len(COUNT_NAMES) + STATES, np.int64),
         seen=np.zeros(256, np.int64),
         classes=np.zeros(256, np.int64),
         letters=np.zeros(256, np.int64),
@@ -147,108 +138,6 @@ def make_view(max_bytes: int) -> View:
         line_hash=np.empty(words, np.uint64),
         line_template=np.empty(words, np.uint64),
     )
-
-
-@inner
-def _decode(data: Any, at: Any) -> Any:  # pragma: no cover - compiled
-    """Return the code point that starts at ``at``, outside ASCII, and the bytes it takes; the text is valid UTF-8."""
-    lead = np.int64(data[at])
-    point = np.int64(data[at + 1]) & 0x3F
-    if lead < 0xE0:
-        return (lead & 0x1F) << 6 | point, 2
-    point = point << 6 | (np.int64(data[at + 2]) & 0x3F)
-    if lead < 0xF0:
-        return (lead & 0x0F) << 12 | point, 3
-    return (lead & 0x07) << 18 | point << 6 | (np.int64(data[at + 3]) & 0x3F), 4
-
-
-@inner
-def _end_mark(data: Any, start: Any, stop: Any, table: Any) -> Any:  # pragma: no cover - compiled
-    """Return the bits of the last character of a word that is no closing quote or bracket; 0 where there is none."""
-    at = stop
-    while at > start:
-        at -= 1
-        while data[at] & 0xC0 == 0x80:
-            at -= 1
-        point = np.int64(data[at])
-        if point >= 128:
-            point, _ = _decode(data, at)
-        flags = table[FLAGS_AT + table[table[BLOCKS_AT + (point >> 8)] + (point & 255)]]
-        if flags & CLOSER == 0:
-            return flags
-    return 0
-
-
-@inner
-def _load(data: Any, at: Any) -> Any:  # pragma: no cover - compiled
-    """Read 8 bytes as one number; compiles to a single load."""
-    i = np.uint64(at)
-    word = np.uint64(data[i])
-    for k in range(1, 8):
-        word |= np.uint64(data[i + np.uint64(k)]) << np.uint64(8 * k)
-    return word
-
-
-@inner
-def _hash(data: Any, start: Any, stop: Any) -> Any:  # pragma: no cover - compiled
-    """Return a 64-bit hash of some bytes."""
-    h = _SEED ^ np.uint64(stop - start)
-    at = start
-    while at < stop:
-        if at + 8 <= len(data):
-            word = _load(data, at)
-            if at + 8 > stop:
-                word &= _ALL >> np.uint64(64 - 8 * (stop - at))
-        else:
-            word = _ZERO
-            for k in range(min(8, stop - at)):
-                word |= np.uint64(data[at + k]) << np.uint64(8 * k)
-        h = (h ^ word) * _MIX
-        h ^= h >> _32
-        at += 8
-    h *= _FOLD
-    return h ^ (h >> _32)
-
-
-@inner
-def _hash_folded(data: Any, start: Any, stop: Any) -> Any:  # pragma: no cover - compiled
-    """Return a hash of some bytes in which each run of ASCII digits counts as a single ``0``."""
-    h = _SEED
-    digits = False
-    for i in range(start, stop):
-        byte = np.uint64(data[i])
-        digit = byte - np.uint64(48) < np.uint64(10)
-        if digit and digits:
-            continue
-        digits = digit
-        h = (h ^ (np.uint64(48) if digit else byte)) * _MIX
-        h ^= h >> _32
-    h *= _FOLD
-    return h ^ (h >> _32)
-
-
-@inner
-def _hides(flags: Any, before: Any) -> Any:  # pragma: no cover - compiled
-    """Tell whether a format character is hidden without a reason, given the bits of the character before it."""
-    if flags & JOINER:
-        # Joiners shape emoji and the Arabic, Indic and Mongolian scripts; between Latin letters they do nothing.
-        if before & (SYMBOL | STACKING | VARIATION | SPACELESS):
-            return False
-        script = before >> SCRIPT_SHIFT
-        return script != _OTHER and not _FIRST_JOINED <= script <= _LAST_JOINED
-    if flags & VARIATION:
-        return before == 0 or before & (SPACE | FORMAT) != 0
-    return flags & ZERO_WIDTH != 0 and before & SPACELESS == 0
-
-
-@inner
-def _is_bullet(data: Any, start: Any, chars: Any, table: Any) -> Any:  # pragma: no cover - compiled
-    """Tell whether a word begins with a list mark; ``-``, ``*`` and ``+`` must be the whole word."""
-    byte = data[start]
-    if byte < 128:
-        return chars == 1 and (byte == 45 or byte == 42 or byte == 43)
-    point, _ = _decode(data, start)
-    return table[FLAGS_AT + table[table[BLOCKS_AT + (point >> 8)] + (point & 255)]] & BULLET != 0
 
 
 @inner
@@ -276,48 +165,38 @@ def scan(
     seen[:] = 0
     classes[:] = 0
     letters[:] = 0
+    count_bytes(data, seen, classes, letters)
+    counts[RUN_AT] = counts[MARK_AT] = -2
     kept, n = len(word_hash), len(data)
     # Typed, for a plain 0 is a type of its own to numba, and every function called with it would be compiled twice.
-    i = tail = np.int64(
-        0
-    )  # tail: continuation bytes so far, so that i - tail is the number of characters so far
-    words = word_chars = alpha = symbol = sentences = lines = newlines = total = 0
-    longest_word = longest_run = longest_char = ruler = dots = stacked = invisible = tags = 0
-    last = previous = -1  # the last two characters, -1 after white space
-    run = stack = run_from = 0
-    run_at, mark_at, stop = -2, -1, -1
-    pairs = flag_tags = False
-    last_flags = ends = 0
-    line_words = line_from = length = bits_of_line = 0
+    # tail: continuation bytes so far, so that i - tail is the number of characters so far
+    i = tail = np.int64(0)
+    words = chars_before = lines = run_from = line_words = line_from = length = bits_of_line = 0
+    stop = -1
     breaks = BREAK
-    whole = template = _SEED
+    whole = template = SEED
     word_total[0] = line_word[0] = line_sentences[0] = 0
     while True:
         # White space and line ends; the text ends its last line.
         byte = 0
         while True:
             if i < n:
-                byte = np.int64(data[i])
+                byte = np.int64(data[np.uint64(i)])
                 if byte < 128:
-                    if table[byte] & SPACE == 0:
+                    if table[np.uint64(byte)] & SPACE == 0:
                         break
                     i += 1
-                    seen[byte] += 1
                 else:
-                    point, size = _decode(data, i)
+                    point, size = decode(data, i)
                     kind = table[table[BLOCKS_AT + (point >> 8)] + (point & 255)]
                     if table[FLAGS_AT + kind] & SPACE == 0:
                         break
                     classes[kind] += 1
-                    for k in range(size):
-                        seen[data[i + k]] += 1
                     tail += size - 1
                     i += size
-                last = previous = -1
-                last_flags = SPACE
                 if byte != 10:
                     continue
-                newlines += 1
+                counts[NEWLINES] += 1
             if line_words == 0:
                 breaks = BREAK
             else:
@@ -328,139 +207,105 @@ def scan(
                     line_template[lines] = template
                     line_bits[lines] = bits_of_line | breaks
                     line_word[lines + 1] = min(words, kept)
-                    line_sentences[lines + 1] = sentences
+                    line_sentences[lines + 1] = counts[SENTENCES]
                 lines += 1
                 line_words = breaks = 0
             if i >= n:
                 break
         if i >= n:
             break
-        # One word.
+        # One word; first eight bytes at once as long as they are ASCII and none stands three times in a row.
         start, start_tail, joined = i, tail, i == stop
         if not joined:
             run_from = i - tail
-        bits = 0
-        cut = SPACE
-        while i < n:
-            byte = data[
-                np.uint64(i)
-            ]  # an unsigned index: a signed one may count from the end, which takes a check
-            if byte < 128:
-                flags = table[byte]
-                if flags & cut:
-                    break
-                point = np.int64(byte)
-                seen[byte] += 1
-                i += 1
-            else:
-                point, size = _decode(data, i)
-                kind = table[table[BLOCKS_AT + (point >> 8)] + (point & 255)]
-                flags = table[FLAGS_AT + kind]
-                if flags & cut or (flags & CJK and bits & _WORDY):
-                    break
-                classes[kind] += 1
-                for k in range(size):
-                    seen[data[i + k]] += 1
-                if flags & LETTER:
-                    letters[point & 255] += 1
-                elif flags & STACKING:
-                    stack = stack + 1 if mark_at == i else 1
-                    mark_at = i + size
-                    stacked += stack > DEEPEST_STACK
-                elif flags & TAG:
-                    flag_tags = last == 0x1F3F4 or (flag_tags and last_flags & TAG != 0)
-                    tags += not flag_tags
-                    invisible += not flag_tags
-                elif flags & WIDE:
-                    sentences += last_flags & WIDE == 0
-                elif flags & FORMAT:
-                    invisible += _hides(flags, last_flags)
-                if flags & _UNCUT:
-                    longest_run = max(longest_run, i - tail - run_from)
-                    run_from = i - tail + 1
-                    if flags & CJK:
-                        cut = SPACE | LETTER | NUMBER
-                tail += size - 1
-                i += size
-            bits |= flags
-            pairs |= point == last
-            if (point ^ last) | (point ^ previous) == 0:
-                run = run + 1 if run_at == i - tail - 1 else 3
-                run_at = i - tail
-                longest_char = max(longest_char, run)
-                if run >= RULER:
-                    ruler += RULER if run == RULER else 1
-                dots += point == 46 and run % 3 == 0
-            previous = last
-            last = point
-            last_flags = flags
+        some_letters = some_digits = some_pairs = h = _ZERO
+        before = _TWO_BLANKS  # the two bytes before these eight, or two that are in no word
+        ended = False
+        hashed = SEED
+        while byte < 128 and i + 8 <= n:
+            eight = load_8(data, i)
+            low = eight & _LOW
+            ends = (_HIGH - (low ^ _BLANKS)) | ((low + _FROM_TAB) & ~(low + _PAST_RETURN)) | eight
+            ends &= _HIGH
+            inside = (ends & (_ZERO - ends)) - _ONE  # the bits below the first end; all where there is none
+            unlike = eight ^ (eight << _8 | before >> _8)
+            if (_HIGH - (unlike | eight ^ (eight << _16 | before))) & inside & _HIGH:
+                break
+            some_pairs |= (_HIGH - unlike) & inside
+            some_digits |= (low + _FROM_0) & ~(low + _PAST_9) & inside
+            low |= _CASE
+            some_letters |= (low + _FROM_A) & ~(low + _PAST_Z) & inside
+            if ends == _ZERO:
+                hashed = (hashed ^ eight) * MIX
+                hashed ^= hashed >> _32
+                before = eight >> _48
+                i += 8
+                continue
+            i += trailing_zeros(ends) >> 3
+            ended = eight & (inside + _ONE) == _ZERO
+            h = finish_hash((hashed ^ eight & inside >> _7) * MIX, i - start)
+            break
+        bits = (LETTER if some_letters & _HIGH else 0) | (NUMBER if some_digits & _HIGH else 0)
+        counts[PAIRS] |= np.int64(some_pairs & _HIGH)
+        if ended:
+            last_flags = table[np.uint64(data[np.uint64(i - 1)])]
+            spaced = True
+        else:
+            counts[RUN_FROM], counts[BITS] = run_from, bits
+            i, tail, last_flags, spaced = read_on(
+                data, table, counts, classes, letters, start, i, tail, joined
+            )
+            run_from, bits = counts[RUN_FROM], counts[BITS]
+            h = hash_word(data, start, i)
         stop = i
         chars = (i - start) - (tail - start_tail)
-        longest_word = max(longest_word, chars)
-        longest_run = max(longest_run, i - tail - run_from)
-        word_chars += chars
-        if bits & LETTER:
-            alpha += 1
-        elif bits & (NUMBER | MARK) == 0:
-            symbol += 1
-        ends = last_flags
-        if ends & CLOSER:
-            ends = _end_mark(data, start, i, table)
-        if ends & TERMINAL and ends & WIDE == 0:
-            # A mark that more text follows without white space ends nothing: "3.5", "example.org".
-            sentences += i >= n or flags & SPACE != 0
-        h = _hash(data, start, i)
+        counts[LONGEST_WORD] = max(counts[LONGEST_WORD], chars)
+        counts[LONGEST_RUN] = max(counts[LONGEST_RUN], i - tail - run_from)
+        # Sums, not branches, here and below: a wrong guess of the processor costs more than all of this.
+        counts[ALPHA_WORDS] += bits & LETTER != 0
+        counts[SYMBOL_WORDS] += bits & (LETTER | NUMBER | MARK) == 0
+        ends_with = last_flags
+        if ends_with & CLOSER:
+            ends_with = end_mark(data, start, i, table)
+        # A mark that more text follows without white space ends nothing: "3.5", "example.org".
+        counts[SENTENCES] += (ends_with & (TERMINAL | WIDE) == TERMINAL) & spaced
+        chars_before += chars
         if words < kept:
             word_start[words] = start
             word_stop[words] = i
             word_hash[words] = h
-            total += chars
-            word_total[words + 1] = total
+            word_total[words + 1] = chars_before
         apart = _ONE
         if line_words == 0:
             line_from = start - start_tail
-            whole = template = _SEED
-            bits_of_line = BULLETED if _is_bullet(data, start, chars, table) else 0
+            whole = template = SEED
+            bits_of_line = BULLETED if is_bullet(data, start, chars, table) else 0
         elif joined:
             apart = _ZERO
-        whole = (whole ^ h ^ apart) * _MIX
+        whole = (whole ^ h ^ apart) * MIX
         whole ^= whole >> _32
         if bits & NUMBER:
-            h = _hash_folded(data, start, i)
-        template = (template ^ h ^ apart) * _MIX
+            h = hash_folded(data, start, i)
+        template = (template ^ h ^ apart) * MIX
         template ^= template >> _32
         length = i - tail - line_from
         bits_of_line &= BULLETED
-        if ends & TERMINAL:
+        if ends_with & TERMINAL:
             bits_of_line |= ENDS
         if last_flags & COLON:
             bits_of_line |= COLON_ENDS
-        if last_flags & ELLIPSIS or (
-            i - start > 2 and data[i - 1] == 46 and data[i - 2] == 46 and data[i - 3] == 46
-        ):
+        if last_flags & ELLIPSIS or (last_flags & TERMINAL and ends_in_dots(data, start, i)):
             bits_of_line |= ELLIPSIS_ENDS
         line_words += 1
         words += 1
     for code in range(128):
         classes[table[ASCII_CLASSES_AT + code]] += seen[code]
-    if longest_char == 0:
-        longest_char = 2 if pairs else min(words, 1)
+    if counts[LONGEST_CHAR_RUN] == 0:
+        counts[LONGEST_CHAR_RUN] = 2 if counts[PAIRS] else min(words, 1)
     counts[BYTES] = n
     counts[CHARS] = n - tail
-    counts[_WORDS] = words
-    counts[_WORD_CHARS] = word_chars
-    counts[LONGEST_WORD] = longest_word
-    counts[_LONGEST_RUN] = longest_run
-    counts[_ALPHA] = alpha
-    counts[_SYMBOL] = symbol
-    counts[_SENTENCES] = sentences
-    counts[_LINES] = lines
-    counts[_NEWLINES] = newlines
-    counts[_LONGEST_CHAR_RUN] = longest_char
-    counts[_RULER_CHARS] = ruler
-    counts[_DOTS] = dots
-    counts[_STACKED] = stacked
-    counts[_INVISIBLE] = invisible
-    counts[_TAGS] = tags
+    counts[WORDS] = words
+    counts[WORD_CHARS] = chars_before
+    counts[LINES] = lines
     counts[KEPT_WORDS] = min(words, kept)
     counts[KEPT_LINES] = min(lines, kept)

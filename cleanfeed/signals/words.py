@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cleanfeed.signals.kernel import inner
+from cleanfeed.signals.kernel import inner, load_8
 from cleanfeed.signals.view import MAX_WORDS
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
@@ -43,7 +43,11 @@ _CASE = np.uint64(0x2020202020202020)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _ZERO = np.uint64(0)
 _ONE = np.uint64(1)
-_20 = np.uint64(20)
+_8, _16, _24, _32, _40 = (np.uint64(bits) for bits in (8, 16, 24, 32, 40))
+_FIRST_3, _FIRST_5, _FIRST_6, _FIRST_7 = (np.uint64((1 << 8 * size) - 1) for size in (3, 5, 6, 7))
+_ONES, _HIGH, _EIGHT_J = (np.uint64(0x0101010101010101 * byte) for byte in (0x01, 0x80, ord("j")))
+_NUMBER = np.uint64(MAX_WORDS - 1)
+"""The bits of a table's entry that tell the number; those above are of the hash."""
 
 
 FIRST_SLOTS, MOST_FIRST_SLOTS = 256, 2048
@@ -57,7 +61,7 @@ class Grams(NamedTuple):
     """Scratch to number words and runs of words with; what it held before never matters."""
 
     table: npt.NDArray[np.uint64]
-    """Open addressing: a key, 0 where the slot is free, and beside it the number given to the key."""
+    """Open addressing: a key and the number given to it in one, 0 where the slot is free."""
     key_of: npt.NDArray[np.uint64]
     """The key of each number."""
     sieve: npt.NDArray[np.uint64]
@@ -83,12 +87,12 @@ def make_grams(max_bytes: int) -> Grams:
     while 2 * size < 3 * words:
         size *= 2
     return Grams(
-        table=np.empty(2 * size, np.uint64),
+        table=np.empty(size, np.uint64),
         key_of=np.empty(words, np.uint64),
         sieve=np.empty(max(8 * words, FIRST_SLOTS) >> 5, np.uint64),
         number=np.empty(words, np.int32),
-        first=np.empty(words, np.int32),
-        counts=np.empty(words, np.int32),
+        first=np.empty(words + 1, np.int32),
+        counts=np.empty(words + 1, np.int32),
         marks=np.empty(words, np.int32),
         at=np.empty(words, np.int32),
         gram=np.empty(words, np.int32),
@@ -97,17 +101,13 @@ def make_grams(max_bytes: int) -> Grams:
 
 @inner
 def _eight(data: Any, at: Any, stop: Any) -> Any:  # pragma: no cover - compiled
-    """Read up to 8 bytes from ``at`` on as one number, with bit 5 of each set, which folds the case of letters."""
-    word = _ZERO
+    """Read 8 bytes from ``at`` on as one number, with zeros for those from ``stop`` on; letters in lower case."""
     size = min(8, stop - at)
     if at + 8 <= len(data):
-        i = np.uint64(at)
-        for k in range(8):
-            word |= np.uint64(data[i + np.uint64(k)]) << np.uint64(8 * k)
-        word |= _CASE
-        return word & (_ALL >> np.uint64(64 - 8 * size))
+        return (load_8(data, at) | _CASE) & (_ALL >> np.uint64(64 - 8 * size))
+    word = _ZERO
     for k in range(size):
-        word |= np.uint64(data[at + k] | 0x20) << np.uint64(8 * k)
+        word |= np.uint64(data[np.uint64(at + k)] | 0x20) << np.uint64(8 * k)
     return word
 
 
@@ -115,61 +115,41 @@ def _eight(data: Any, at: Any, stop: Any) -> Any:  # pragma: no cover - compiled
 def word_marks(data: Any, start: Any, stop: Any) -> Any:  # pragma: no cover - compiled
     """Return the marks of the word between two bytes; letters match in any case."""
     size = stop - start
-    if size < 2:
-        return 0
+    # All comparisons are made, and none is a branch: guessing which of them matter costs the processor more.
     head = _eight(data, start, stop)
-    if size <= 4:
-        if size == 2:
-            return (head == _BE) << 1 | (head == _TO) << 2 | (MARK_OF | 1 << 3 if head == _OF else 0)
-        marks = MARK_USING if head & np.uint64(0xFFFFFF) == _USE else 0
-        if size == 3:
-            return marks | (head == _THE) | (head == _AND) << 4 | (MARK_USE if head == _USE else 0)
-        marks |= (head == _THAT) << 5 | (head == _HAVE) << 6 | (head == _WITH) << 7
-    else:
-        marks = MARK_USING if head & np.uint64(0xFFFFFF) == _USE else 0
-        if head & np.uint64(0xFFFFFFFFFF) == _IPSUM:
-            marks |= MARK_IPSUM
-        if head & np.uint64(0xFFFFFFFFFFFF) == _POLICY:
-            marks |= MARK_POLICY
-        if head & np.uint64(0xFFFFFFFFFFFFFF) == _COOKIES:
-            marks |= MARK_COOKIES
-    last = data[stop - 1] | 0x20
-    if last == 101 or last == 115 or last == 109 or last == 121:  # e, s, m, y
-        tail = _eight(data, max(start, stop - 8), stop)
-        gap = np.uint64(8 * (min(size, 8)))
-        if tail >> (gap - np.uint64(24)) == _USE:
-            marks |= MARK_USE
-        if size >= 4 and tail >> (gap - np.uint64(32)) == _USES:
-            marks |= MARK_USES
-        if size >= 5:
-            if tail >> (gap - np.uint64(40)) == _TERMS:
-                marks |= MARK_TERMS
-            if tail >> (gap - np.uint64(40)) == _LOREM:
-                marks |= MARK_LOREM
-        if size >= 6 and tail >> (gap - np.uint64(48)) == _COOKIE:
-            marks |= MARK_COOKIE
-        if size >= 7 and tail >> (gap - np.uint64(56)) == _PRIVACY:
-            marks |= MARK_PRIVACY
-    if size >= 10:
-        for i in range(start, stop - 9):
-            found = data[i] | 0x20 == 106 and _eight(data, i, stop) == _JAVASCR
+    marks = (head == _THE) | (head == _BE) << 1 | (head == _TO) << 2 | (head == _OF) * (1 << 3 | MARK_OF)
+    marks |= (head == _AND) << 4 | (head == _THAT) << 5 | (head == _HAVE) << 6 | (head == _WITH) << 7
+    marks |= (head & _FIRST_3 == _USE) * MARK_USING | (head & _FIRST_5 == _IPSUM) * MARK_IPSUM
+    marks |= (head & _FIRST_6 == _POLICY) * MARK_POLICY | (head & _FIRST_7 == _COOKIES) * MARK_COOKIES
+    # The last 8 bytes, in the upper end of the number, with zeros for those before the word.
+    tail = head << np.uint64(64 - 8 * size) if size < 8 else load_8(data, stop - 8) | _CASE
+    marks |= (tail >> _40 == _USE) * MARK_USE | (tail >> _32 == _USES) * MARK_USES
+    marks |= (tail >> _24 == _TERMS) * MARK_TERMS | (tail >> _24 == _LOREM) * MARK_LOREM
+    marks |= (tail >> _16 == _COOKIE) * MARK_COOKIE | (tail >> _8 == _PRIVACY) * MARK_PRIVACY
+    for at in range(start, stop - 9, 8):
+        unlike = _eight(data, at, stop) ^ _EIGHT_J
+        if (unlike - _ONES) & ~unlike & _HIGH == _ZERO:
+            continue
+        for i in range(at, min(at + 8, stop - 9)):
+            found = _eight(data, i, stop) == _JAVASCR
             if found and data[i + 8] | 0x20 == 112 and data[i + 9] | 0x20 == 116:
                 marks |= MARK_JAVASCRIPT
     return marks
 
 
 @inner
-def _grow(table: Any, size: Any, distinct: Any, key_of: Any) -> None:  # pragma: no cover - compiled
+def _rebuild(
+    table: Any, size: Any, distinct: Any, first: Any, word_hash: Any
+) -> None:  # pragma: no cover - compiled
     """Empty the table and put the numbers 0 to ``distinct - 1`` back, into ``size`` slots."""
-    for k in range(2 * size):
-        table[k] = _ZERO
+    table[:size] = _ZERO
     mask = np.uint64(size - 1)
     for number in range(distinct):
-        slot = (key_of[number] >> _20) & mask
-        while table[slot << _ONE] != _ZERO:
+        key = word_hash[first[number]] | _NUMBER
+        slot = word_hash[first[number]] & mask
+        while table[slot] != _ZERO:
             slot = (slot + _ONE) & mask
-        table[slot << _ONE] = key_of[number]
-        table[slot << _ONE | _ONE] = np.uint64(number)
+        table[slot] = key - np.uint64(number)
 
 
 @inner
@@ -180,7 +160,6 @@ def number_words(
     word_stop: Any,
     word_hash: Any,
     table: Any,
-    key_of: Any,
     numbers: Any,
     first: Any,
     counts: Any,
@@ -195,32 +174,32 @@ def number_words(
     size = np.int64(FIRST_SLOTS)
     while size < MOST_FIRST_SLOTS and size < 2 * total:
         size *= 2
-    _grow(table, size, distinct, key_of)
+    _rebuild(table, size, distinct, first, word_hash)
     mask = np.uint64(size - 1)
-    every = 0
     for w in range(total):
-        key = word_hash[w] | _ONE
-        slot = (key >> _20) & mask
-        while table[slot << _ONE] != key and table[slot << _ONE] != _ZERO:
+        key = word_hash[w] | _NUMBER
+        slot = word_hash[w] & mask
+        # A slot holds the upper bits of a hash and, below, what the number lacks to the largest there may be.
+        while key - table[slot] > _NUMBER and table[slot] != _ZERO:
             slot = (slot + _ONE) & mask
-        if table[slot << _ONE] == _ZERO:
-            table[slot << _ONE] = key
-            table[slot << _ONE | _ONE] = np.uint64(distinct)
-            key_of[distinct] = key
-            first[distinct] = w
-            counts[distinct] = 1
-            marks[distinct] = word_marks(data, np.int64(word_start[w]), np.int64(word_stop[w]))
-            every |= marks[distinct]
-            numbers[w] = distinct
-            distinct += 1
-            if 3 * distinct > 2 * size:
-                size *= 2
-                mask = np.uint64(size - 1)
-                _grow(table, size, distinct, key_of)
-            continue
-        number = np.int64(table[slot << _ONE | _ONE])
+        # Whether a word is new is anyone's guess, so both cases take the same way.
+        new = table[slot] == _ZERO
+        number = distinct if new else np.int64(key - table[slot])
+        table[slot] = key - np.uint64(number)
+        counts[distinct] = 0
+        first[distinct] = w
         counts[number] += 1
         numbers[w] = number
+        distinct += new
+        if 3 * distinct > 2 * size:
+            size *= 2
+            mask = np.uint64(size - 1)
+            _rebuild(table, size, distinct, first, word_hash)
+    every = 0
+    for number in range(distinct):
+        w = first[number]
+        marks[number] = word_marks(data, np.int64(word_start[w]), np.int64(word_stop[w]))
+        every |= marks[number]
     out[0] = distinct
     out[1] = 0.0
     for bit in range(len(STOP_WORDS)):
