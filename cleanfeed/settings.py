@@ -142,8 +142,8 @@ class Band(Frozen):
     """A range of sample lengths, up to and including ``max_tokens`` (``max_chars`` where there is no tokenizer)."""
 
     name: str = Field(pattern=r"^[a-z0-9_]+$")
-    max_tokens: int = Field(ge=1)
-    max_chars: int = Field(ge=1)
+    max_tokens: int = Field(ge=1, le=2**31 - 1)
+    max_chars: int = Field(ge=1, le=2**31 - 1)
 
 
 class Tier(Frozen):
@@ -169,12 +169,12 @@ class CurriculumSettings(Frozen):
     """Token that closes a document; by default the tokenizer's own."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Seed of the shuffle inside a stage."""
-    row_group_tokens: int = Field(default=262_144, ge=1)
+    row_group_tokens: int = Field(default=262_144, ge=1, le=2**28)
     """Tokens in a full row group of a stage's longest samples: 2**18 int32 ids are 1 MiB."""
-    row_group_chars: int = Field(default=1_048_576, ge=1)
+    row_group_chars: int = Field(default=1_048_576, ge=1, le=2**30)
     """The same where there is no tokenizer, in characters."""
-    file_row_groups: int = Field(default=64, ge=1)
-    """Row groups in one file."""
+    file_row_groups: int = Field(default=64, ge=1, le=2**15 - 1)
+    """Row groups in one file; Parquet numbers them in 16 bits."""
 
     @model_validator(mode="after")
     def _ascending(self) -> CurriculumSettings:

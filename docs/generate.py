@@ -29,7 +29,8 @@ CLI_HEAD = """\
 
 Results go to stdout, progress and errors to stderr, so `cleanfeed build … --json | jq .counts` works while
 the bars move. An error is one line, `what is wrong: where: got X, expected Y. What to do.`; `--debug` adds
-the traceback.
+the traceback. The first Ctrl-C or SIGTERM ends the workers and the command with one line; further ones change
+nothing.
 
 | exit code | meaning |
 |---|---|
@@ -37,7 +38,8 @@ the traceback.
 | 1 | failed on data or environment; for `verify`, files and manifest disagree |
 | 2 | misuse: a wrong option or key in a pipeline file, an input that does not exist; nothing was changed |
 | 3 | finished, but an input file was damaged: what could be read was used, the manifest says where it broke |
-| 130 | interrupted; the same `build` command goes on where it stopped |
+| 130 | interrupted (Ctrl-C); the same `build` command goes on where it stopped |
+| 143 | terminated (SIGTERM); likewise |
 
 `python -m cleanfeed` is the same as `cleanfeed`.
 """

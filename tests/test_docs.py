@@ -80,13 +80,25 @@ def test_every_key_of_a_pipeline_file_is_documented() -> None:
 
 
 def test_the_rule_on_the_pipelines_page_is_a_valid_rule() -> None:
-    (block,) = re.findall(r"```yaml\n(.*?)```", read("pipelines.md"), re.DOTALL)
+    block = re.findall(r"```yaml\n(.*?)```", read("pipelines.md"), re.DOTALL)[0]
     signals = {signal.name for signal in SIGNALS}
     for rule in yaml.safe_load(block)["rules"]:
         # Through JSON, as the pipeline reader does: lists may stand where the settings hold tuples.
         checked = settings.RuleSettings.model_validate_json(json.dumps(rule))
         named = {checked.signal, *(bound.signal for bound in (*checked.evidence, *checked.where))}
         assert named <= signals
+
+
+def test_the_pipelines_on_the_pipelines_page_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("good_pages.jsonl").touch()
+    _, block = re.findall(r"```yaml\n(.*?)```", read("pipelines.md"), re.DOTALL)
+    Path("mine.yaml").write_text(block, "utf-8")
+    quoted = re.findall(r"^ +--set (\S+)='(.*?)'(?: \\)?$", read("pipelines.md"), re.MULTILINE)
+    changed = load_pipeline("web_text", [f"{key}={value}" for key, value in quoted])
+    for pipeline in (load_pipeline("mine.yaml"), changed):
+        assert pipeline.quality.reference == "good_pages.jsonl"
+        assert [tier.share for tier in pipeline.curriculum.tiers] == [0.3, 0.4, None]
 
 
 @pytest.mark.parametrize("option", re.findall(r"^--set (\S+=\S+)$", read("pipelines.md"), re.MULTILINE))

@@ -41,7 +41,8 @@ def available_cpus() -> int:
     metavar="F",
     multiple=True,
     callback=named,
-    help="Other field that travels to the curriculum. Repeatable.",
+    help="Other field that travels to the curriculum, as text: numbers as written, lists and records as JSON, "
+    "bytes as hex, NaN as null. Repeatable.",
 )
 @click.option(
     "--workers",
@@ -53,7 +54,9 @@ def available_cpus() -> int:
     "--exclude",
     metavar="STORE",
     multiple=True,
-    help="Leave out what is listed in a quarantine store, a Parquet file or a text file of hashes. Repeatable.",
+    help="Leave out documents whose content_hash, or the sample_hash of any of their samples, is listed: in a "
+    "quarantine store or run directory, a Parquet file with such columns, or a text file with one hash a line "
+    "(docs/exclusions.md). Repeatable.",
 )
 @click.option("--keep-text", is_flag=True, help="Keep the text beside the token ids.")
 @click.option("--limit", metavar="N", type=click.IntRange(min=1), help="Read only the first N records.")
@@ -87,8 +90,10 @@ def build(
     if workers > 1:
         # It loads what workers need while this process imports and plans.
         from cleanfeed.build.engine import start_server
+        from cleanfeed.cli.stopping import children_deaf_to_ctrl_c
 
-        start_server()
+        with children_deaf_to_ctrl_c():
+            start_server()
     from cleanfeed.build.request import BuildRequest
     from cleanfeed.build.runner import build as run
     from cleanfeed.cli.progress import progress

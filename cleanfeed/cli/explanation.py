@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -42,6 +42,7 @@ def show_explanation(explanation: Explanation, console: Console | None = None) -
     """Print the verdict, what each rule said, the worst spans and every signal with its limits."""
     console = console or stdout()
     _show_head(explanation, console)
+    _show_left_out(explanation, console)
     _show_rules(explanation.rules, console)
     _show_spans(explanation, console)
     _show_signals(explanation, console)
@@ -56,6 +57,28 @@ def _show_head(explanation: Explanation, console: Console) -> None:
     )
     if explanation.others:
         console.print(f"{count(explanation.others)} more with this id; name one as SOURCE:ROW.\n")
+
+
+def _show_left_out(explanation: Explanation, console: Console) -> None:
+    """Print the reasons that are not of a rule: the document is a copy of another, or was to be left out."""
+    others = [reason for reason in explanation.reasons if reason["signal"] not in explanation.signals]
+    for reason in others:
+        console.print(_left_out(reason), style=LOOK["rejects"], soft_wrap=True)
+    if others:
+        console.print()
+
+
+def _left_out(reason: Mapping[str, Any]) -> str:
+    rule, signal = visible(reason["rule"]), visible(reason["signal"])
+    copied = rule.startswith("duplicate_of ")
+    if copied and signal == "content_hash":
+        return f"{rule.replace('_', ' ', 1)}: the same text"
+    if copied and signal == "similarity":
+        least = measure(reason["limit"])
+        return f"{rule.replace('_', ' ', 1)}: nearly the same text (estimated similarity at least {least})"
+    if rule == "excluded":
+        return f"excluded: its {signal} is listed in a store given with --exclude"
+    return f"{rule}: {signal} is {measure(reason['value'])}, limit {measure(reason['limit'])}"
 
 
 def _show_rules(rules: Sequence[RuleReading], console: Console) -> None:

@@ -13,11 +13,13 @@ from cleanfeed import __version__
 from cleanfeed.cli.build import build
 from cleanfeed.cli.explain import explain
 from cleanfeed.cli.options import Invocation, debug_option
+from cleanfeed.cli.stopping import Stopped, stopped_once
 from cleanfeed.cli.verify import verify
 from cleanfeed.errors import CleanfeedError, one_line
 
 EPILOG = """\
-Exit codes: 0 done; 1 failed; 2 misuse; 3 finished, but an input file was damaged. 130 interrupted.
+Exit codes: 0 done; 1 failed; 2 misuse; 3 finished, but an input file was damaged; 130 interrupted (Ctrl-C);
+143 terminated (SIGTERM).
 Results go to stdout, progress and errors to stderr.
 """
 
@@ -45,12 +47,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     invocation = Invocation()
     try:
-        code = cli.main(arguments, prog_name="cleanfeed", standalone_mode=False, obj=invocation)
+        with stopped_once():
+            code = cli.main(arguments, prog_name="cleanfeed", standalone_mode=False, obj=invocation)
+    except Stopped as stopped:
+        if sys.stderr.isatty():
+            click.echo(err=True)  # the terminal has written ^C
+        _say(invocation.stopped(str(stopped)), invocation)
+        return stopped.exit_code
     except click.exceptions.NoArgsIsHelpError as help_text:
         click.echo(help_text.format_message())
         return 2
     except click.Abort:
-        _say(f"interrupted: {invocation.where()}. {invocation.go_on}".strip(), invocation)
+        _say(invocation.stopped("interrupted"), invocation)
         return 130
     except click.ClickException as error:
         _say(_misuse(error), invocation)

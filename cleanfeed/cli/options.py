@@ -30,6 +30,10 @@ class Invocation:
         """Return the place to name in an error that knows no better one."""
         return f"{self.command} {self.subject}".strip()
 
+    def stopped(self, how: str) -> str:
+        """Return the line of a command that was stopped from outside."""
+        return f"{how}: {self.where()}. {self.go_on}".strip()
+
 
 def _set_debug(context: click.Context, _: click.Parameter, value: bool) -> None:
     if value:

@@ -101,9 +101,13 @@ def _show_counts(result: Mapping[str, Any], console: Console) -> None:
     _print(grid, console)
     for entry in inputs:
         if entry["damage"]:
-            console.print(f"damaged: {visible(entry['source'])}: {_damage(entry['damage'])}")
+            line = f"damaged: {visible(entry['source'])}: {_damage(entry['damage'])}"
+            console.print(line, soft_wrap=True)
     if any(entry["damage"] for entry in inputs):
         console.print("What could be read was used; exit code 3.\n")
+    limit = result.get("limit")
+    if limit is not None:
+        console.print(f"Only the first {count(limit)} records were read (--limit).\n")
     twice = result["counts"].get("duplicate_ids", 0)
     if twice:
         console.print(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -125,7 +126,8 @@ def _is_raw(value: object) -> bool:
 
 
 def _read_text(path: Path) -> Iterator[bytes]:
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+    data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+    for number, line in enumerate(data.splitlines(), start=1):
         text = line.strip()
         if text and not text.startswith(b"#"):
             yield _from_hex(text.decode("utf-8", "replace"), f"{path}, line {number}")

@@ -67,30 +67,43 @@ class Fields:
             columns.append(pa.field(QUALITY_COLUMN, pa.float64()))
         return pa.schema(columns)
 
+    def _origin(self, slot: int) -> str:
+        """Return where the name of a slot's field is given."""
+        if slot in self.kept:
+            return "documents.keep_fields (--keep-field)"
+        options = {TEXT: "documents.text_field (--text-field)", ID: "documents.id_field (--id-field)"}
+        return options.get(slot, "quality.column")
+
     def check(self) -> None:
         """Refuse names that no record could have or that would be two columns at once.
 
         Raises:
             MisuseError: A name is empty, cannot be looked up, is asked for twice or belongs to another column.
         """
-        for name in self.names:
+        for slot, name in enumerate(self.names):
             if not all(name.split(".")) or any(char in '"\\' or ord(char) < 32 for char in name):
                 raise MisuseError(
                     one_line(
                         "a field name cannot be looked up",
+                        self._origin(slot),
                         repr(name),
-                        todo="Name a key, or keys joined by dots.",
+                        "a key, or keys joined by dots",
                     )
                 )
         kept = self.settings.keep_fields
         for name in kept:
             if kept.count(name) > 1:
-                raise MisuseError(one_line("a field is kept twice", name, todo="Name it once."))
+                raise MisuseError(
+                    one_line(
+                        "a field is kept twice", self._origin(FIRST_KEPT), repr(name), todo="Name it once."
+                    )
+                )
             if name in (*FIXED_COLUMNS, QUALITY_COLUMN):
                 raise MisuseError(
                     one_line(
                         "a kept field has the name of a column every record has",
-                        name,
+                        self._origin(FIRST_KEPT),
+                        repr(name),
                         todo="Rename the field in the input.",
                     )
                 )

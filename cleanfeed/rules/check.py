@@ -68,7 +68,7 @@ def _bound_problems(
     for side in ("above", "below"):
         limit = getattr(bound, side)
         if limit is not None:
-            problem = _limit((*path, side), limit, signals[bound.signal])
+            problem = _crossable((*path, side), side, limit, signals[bound.signal])
             if problem is not None:
                 yield problem
 
@@ -82,10 +82,10 @@ def _extreme_problems(
         yield Problem((*path, key), "a rule that only flags needs no proof", f"'{key}'", "none", todo)
     if rule.extreme is None:
         return
-    problem = _limit((*path, "extreme"), rule.extreme, signals[rule.signal])
+    side, limit = ("above", rule.above) if rule.above is not None else ("below", rule.below)
+    problem = _crossable((*path, "extreme"), side, rule.extreme, signals[rule.signal])
     if problem is not None:
         yield problem
-    side, limit = ("above", rule.above) if rule.above is not None else ("below", rule.below)
     assert limit is not None  # the settings refuse a rule without a side
     if (rule.extreme <= limit) if side == "above" else (rule.extreme >= limit):
         expected = f"{'more' if side == 'above' else 'less'} than '{side}', which is {limit:g}"
@@ -102,3 +102,15 @@ def _limit(path: tuple[str | int, ...], limit: float, signal: Signal) -> Problem
         return None
     expected = f"{signal.low:g} to {signal.high:g}, the range of '{signal.name}'"
     return Problem(path, "a limit outside the signal's range", f"{limit:g}", expected)
+
+
+def _crossable(path: tuple[str | int, ...], side: str, limit: float, signal: Signal) -> Problem | None:
+    """Refuse a limit that no value of the signal can lie beyond: outside its range, or at its far end."""
+    if side == "above" and limit == signal.high:
+        expected = f"less than {signal.high:g}, the largest value of '{signal.name}'"
+    elif side == "below" and limit == signal.low:
+        expected = f"more than {signal.low:g}, the smallest value of '{signal.name}'"
+    else:
+        return _limit(path, limit, signal)
+    todo = "To switch the rule off, remove it." if len(path) == 3 and path[-1] == side else ""
+    return Problem(path, "a limit that its signal can never pass", f"{limit:g}", expected, todo)

@@ -5,6 +5,7 @@ Also walks the shapes in :mod:`cleanfeed.settings`, so that ``--set`` knows whic
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Sequence
 from typing import Any, Union, get_args, get_origin
@@ -132,7 +133,10 @@ def _number_hint(value: object, expected: str) -> str:
         return ""
     plain = value.strip().replace(",", "").replace("_", "").replace(" ", "")
     try:
-        float(plain)
+        number = float(plain)
     except ValueError:
         return ""
+    if not math.isfinite(number):
+        what = "Not-a-number" if math.isnan(number) else "Infinity"
+        return f"{what} is no limit; to switch a rule off, remove it."
     return f"Write {plain}, without quotes, commas or spaces."

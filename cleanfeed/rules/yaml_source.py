@@ -14,6 +14,9 @@ from cleanfeed.errors import MisuseError, one_line
 KeyPath = tuple[str | int, ...]
 """Where a value stands: keys of blocks and positions in lists, from the top."""
 
+MOST_NODES = 100_000
+"""Values in a document, aliases written out: a few lines of anchors can stand for more than memory holds."""
+
 
 class _Loader(yaml.SafeLoader):
     """YAML as people expect it: ``1e-3`` is a number, and no key may stand twice in one block."""
@@ -77,15 +80,12 @@ def parse_file(text: str, name: str) -> Source:
         MisuseError: It is no YAML, has a key twice, or is not a block of keys with plain values.
     """
     try:
-        # One parse serves both: the nodes know their lines, the data is made of them.
-        loader = _Loader(text)
-        node = loader.get_single_node()
-        data = None if node is None else loader.construct_document(node)
+        node, data = _load(text)
     except yaml.MarkedYAMLError as error:
         line = f"{name}:{error.problem_mark.line + 1}" if error.problem_mark else name
         problem = error.problem or error.context or "it cannot be parsed"
         raise MisuseError(one_line(f"not valid YAML ({problem})", line, todo="Correct the line.")) from error
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise MisuseError(one_line(f"not valid YAML ({error})", name)) from error
     lines: dict[KeyPath, int] = {}
     if node is not None:
@@ -102,14 +102,47 @@ def parse_file(text: str, name: str) -> Source:
 def parse_value(text: str, option: str) -> Any:
     """Parse the value of one ``--set``."""
     try:
-        value = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        got = f"'{text}'"
+        _, value = _load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        got = f"'{text if len(text) <= 60 else text[:57] + '...'}'"
         raise MisuseError(
             one_line("cannot read the value", f"--set {option}", got, "a value in YAML")
         ) from error
     _refuse_odd_values(Source("", {}, overrides={(): option}), value, ())
     return value
+
+
+def _load(text: str) -> tuple[yaml.Node | None, Any]:
+    """Return the nodes of a document, which know their lines, and the data made of them.
+
+    Raises:
+        yaml.YAMLError: It is no YAML, or a node holds itself.
+        RecursionError: It is nested too deeply.
+        ValueError: A date or number is none.
+    """
+    loader = _Loader(text)
+    node = loader.get_single_node()
+    if node is None:
+        return None, None
+    _count_nodes(node, frozenset())
+    return node, loader.construct_document(node)
+
+
+def _count_nodes(node: yaml.Node, around: frozenset[int]) -> int:
+    """Return how many nodes there are once aliases are written out; refuse what would be without end, or nearly so."""
+    if id(node) in around:
+        problem = "an anchor that holds itself"
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+    inside = around | {id(node)}
+    nodes = 1
+    children = node.value if isinstance(node, yaml.CollectionNode) else ()
+    for child in children:
+        for part in child if isinstance(child, tuple) else (child,):
+            nodes += _count_nodes(part, inside)
+            if nodes > MOST_NODES:
+                problem = f"more than {MOST_NODES:,} values"
+                raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+    return nodes
 
 
 def describe(value: object) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import xxhash
 
 from cleanfeed.cli.main import main
 
@@ -159,8 +160,9 @@ def test_nothing_readable_is_one_line_and_exit_code_1(
         (["in.jsonl", "--set", "rules.too_lnog.above=3"], "too_long"),
         (["in.jsonl", "--tokenizer", "none.json"], "none.json"),
         (["in.jsonl", "--text-field", "body"], "body"),
+        (["in.jsonl", "--text-field", "."], "--text-field"),
     ],
-    ids=["input", "pipeline", "set", "tokenizer", "text-field"],
+    ids=["input", "pipeline", "set", "tokenizer", "text-field", "dot"],
 )
 def test_misuse_names_what_is_wrong_and_leaves_no_output(
     built: Path,
@@ -222,6 +224,27 @@ def test_explain_shows_verdict_signals_limits_and_spans(
     assert (spans[0]["start"], spans[0]["end"]) == (0, len(LOOP))
     for name in explained["signals"]:
         assert f"\n{name} " in printed
+
+
+def test_explain_says_why_a_document_the_rules_keep_was_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = STORY.replace("ferry", "train").replace("island", "city")
+    records = [{"id": "story", "text": STORY}, {"id": "twin", "text": STORY}, {"id": "listed", "text": other}]
+    (tmp_path / "in.jsonl").write_bytes(lines(*records))
+    (tmp_path / "list.txt").write_text(xxhash.xxh3_128_hexdigest(other.encode()) + "\n")
+    out = str(tmp_path / "out")
+    words = ["build", str(tmp_path / "in.jsonl"), "--out", out, "--workers", "1"]
+    assert main([*words, "--exclude", str(tmp_path / "list.txt")]) == 0
+    for doc_id, verdict, line in (
+        ("twin", "duplicate", "duplicate of story: the same text"),
+        ("listed", "excluded", "excluded: its content_hash is listed in a store given with --exclude"),
+    ):
+        capsys.readouterr()
+        assert main(["explain", out, doc_id]) == 0
+        printed = capsys.readouterr().out.splitlines()
+        assert printed[0].endswith(f": {verdict}")
+        assert line in printed
 
 
 def test_explain_of_an_unknown_document_is_misuse(built: Path, capsys: pytest.CaptureFixture[str]) -> None:

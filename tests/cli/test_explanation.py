@@ -80,6 +80,39 @@ def test_the_page_holds_verdict_rules_spans_and_every_signal_with_its_limit() ->
     ]
 
 
+@pytest.mark.parametrize(
+    ("rule", "signal", "limit", "line"),
+    [
+        (
+            "excluded",
+            "sample_hash",
+            0.0,
+            "excluded: its sample_hash is listed in a store given with --exclude",
+        ),
+        (
+            "excluded",
+            "content_hash",
+            0.0,
+            "excluded: its content_hash is listed in a store given with --exclude",
+        ),
+        ("duplicate_of my_doc_7", "content_hash", 1.0, "duplicate of my_doc_7: the same text"),
+        (
+            "duplicate_of [b]\x07",
+            "similarity",
+            0.5,
+            r"duplicate of [b]\x07: nearly the same text (estimated similarity at least 0.5)",
+        ),
+        ("blobs", "unknown_share", 0.5, "blobs: unknown_share is 1, limit 0.5"),
+    ],
+)
+def test_reasons_that_are_not_of_a_rule_are_shown_too(
+    rule: str, signal: str, limit: float, line: str
+) -> None:
+    shown = explanation()
+    shown.reasons.insert(0, {"rule": rule, "signal": signal, "value": 1.0, "limit": limit})
+    assert lines(shown)[4:7] == [line, "", "blob rejects: blob_share is 0.75, beyond the extreme of 0.5"]
+
+
 def test_a_long_span_shows_its_ends() -> None:
     shown = explanation("y" + "x" * 500 + "z")
     shown.spans = [SimpleNamespace(signal="blob_share", start=0, end=502)]

@@ -137,6 +137,26 @@ def test_damage_is_said_with_file_place_and_reason(out: str) -> None:
     assert line.split() in shown(result(out))
 
 
+def test_damage_is_one_line_however_long_the_name(out: str) -> None:
+    values = result(out)
+    values["inputs"][1]["source"] = "deep/" * 60 + "b.jsonl.gz"
+    (line,) = (line for line in shown(values) if line[:1] == ["damaged:"])
+    assert line[1:] == [
+        "deep/" * 60 + "b.jsonl.gz:",
+        "truncated",
+        *"at byte 4,096: end of file inside a member".split(),
+    ]
+
+
+@pytest.mark.parametrize("limit", [1000, None, "absent"])
+def test_a_build_of_the_first_records_only_says_so(out: str, limit: Any) -> None:
+    values = result(out)
+    if limit != "absent":
+        values["limit"] = limit
+    said = "Only the first 1,000 records were read (--limit).".split() in shown(values)
+    assert said == (limit == 1000)
+
+
 def test_without_a_tokenizer_lengths_are_in_characters(out: str) -> None:
     lines = shown(result(out, tokenizer=False))
     assert ["blob", "340", "4,000,000"] in lines

@@ -38,6 +38,12 @@ def test_a_text_file_has_a_hash_a_line(tmp_path: Path):
     assert listed(read_exclusions([str(path)])) == {A, C}
 
 
+def test_a_text_file_may_begin_with_a_byte_order_mark(tmp_path: Path):
+    path = tmp_path / "list.txt"
+    path.write_text(f"{A.hex()}\n{B.hex()}\n", "utf-8-sig")
+    assert listed(read_exclusions([str(path)])) == {A, B}
+
+
 def test_a_parquet_file_has_raw_or_hex_columns_and_perhaps_a_state(tmp_path: Path):
     table = {
         "sample_hash": pa.array([A, B, None], pa.binary(16)),

@@ -122,6 +122,45 @@ def test_a_file_that_is_missing_or_not_text_is_named(folder: Path):
             "different values.",
         ),
         (
+            "blob_share, above: 0.5",
+            "blob_share, above: 1",
+            "a limit that its signal can never pass: small.yaml:7: rules.too_long.evidence.0.above: got 1, "
+            "expected less than 1, the largest value of 'blob_share'.",
+        ),
+        (
+            "above: 1000",
+            "below: 0",
+            "a limit that its signal can never pass: small.yaml:5: rules.too_long.below: got 0, expected more "
+            "than 0, the smallest value of 'chars'. To switch the rule off, remove it.",
+        ),
+        (
+            "signal: chars\n    above: 1000",
+            "signal: dup_line_chars\n    above: 0.5\n    extreme: 1",
+            "a limit that its signal can never pass: small.yaml:6: rules.too_long.extreme: got 1, expected less "
+            "than 1, the largest value of 'dup_line_chars'.",
+        ),
+        (
+            "max_chars: 400",
+            "max_chars: 2147483648",
+            "value out of range: small.yaml:11: curriculum.bands.long.max_chars: got 2147483648, expected at most "
+            "2147483647.",
+        ),
+        (
+            "name: small",
+            "name: &a [*a]",
+            "not valid YAML (an anchor that holds itself): small.yaml:1. Correct the line.",
+        ),
+        (
+            "name: small",
+            "name: &a {<<: *a}",
+            "not valid YAML (an anchor that holds itself): small.yaml:1. Correct the line.",
+        ),
+        (
+            "above: 1000",
+            "above: 2024-13-45",
+            "not valid YAML (month must be in 1..12): small.yaml.",
+        ),
+        (
             "name: small",
             "name: small\nname: other",
             "not valid YAML (key 'name' twice): small.yaml:2. Correct the line.",
@@ -288,6 +327,35 @@ def test_an_option_may_replace_a_block_or_remove_an_item(folder: Path):
             "cannot read the value: --set rules.too_long.above: got '{', expected a value in YAML.",
         ),
         (
+            "rules.too_long.above=nan",
+            "wrong type: --set rules.too_long.above: got the text 'nan', expected a number. Not-a-number is no "
+            "limit; to switch a rule off, remove it.",
+        ),
+        (
+            "rules.too_long.above=-inf",
+            "wrong type: --set rules.too_long.above: got the text '-inf', expected a number. Infinity is no "
+            "limit; to switch a rule off, remove it.",
+        ),
+        (
+            "rules.too_long=&a [*a]",
+            "cannot read the value: --set rules.too_long: got '&a [*a]', expected a value in YAML.",
+        ),
+        (
+            f"rules={'[' * 5000}",
+            f"cannot read the value: --set rules: got '{'[' * 57}...', expected a value in YAML.",
+        ),
+        *(
+            (
+                f"curriculum.{key}={limit + 1}",
+                f"value out of range: --set curriculum.{key}: got {limit + 1}, ",
+            )
+            for key, limit in (
+                ("row_group_tokens", 2**28),
+                ("row_group_chars", 2**30),
+                ("file_row_groups", 2**15 - 1),
+            )
+        ),
+        (
             "rules.too_long.above=.nan",
             "wrong value: --set rules.too_long.above: got nan, expected a finite number.",
         ),
@@ -295,3 +363,30 @@ def test_an_option_may_replace_a_block_or_remove_an_item(folder: Path):
 )
 def test_an_option_that_cannot_be_meant_is_refused(folder: Path, option: str, message: str):
     assert refusal("small.yaml", option).startswith(message)
+
+
+def test_aliases_that_stand_for_more_than_memory_holds_are_refused(folder: Path):
+    levels = [
+        f"&{new} [{', '.join([f'*{old}'] * 10)}]" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+    ]
+    Path("bomb.yaml").write_text("name: [&a [x], " + ", ".join(levels) + "]\n")
+    assert refusal("bomb.yaml") == (
+        "not valid YAML (more than 100,000 values): bomb.yaml:1. Correct the line."
+    )
+
+
+def test_an_alias_may_be_used_more_than_once(folder: Path):
+    text = SMALL.replace("{signal: blob_share, above: 0.5}", "&b {signal: blob_share, above: 0.5}")
+    Path("twice.yaml").write_text(text.replace("\nquality:", "\n    where: [*b, *b]\nquality:"))
+    (rule,) = load_pipeline("twice.yaml").rules
+    assert rule.where == rule.evidence * 2
+
+
+def test_a_limit_may_lie_at_the_near_end_of_a_range(folder: Path):
+    pipeline = load_pipeline("small.yaml", ["rules.too_long.evidence.blob_share.above=0"])
+    assert pipeline.rules[0].evidence[0].above == 0
+
+
+def test_the_longest_band_may_be_as_long_as_a_list_of_ids_can_be(folder: Path):
+    pipeline = load_pipeline("small.yaml", [f"curriculum.bands.long.max_tokens={2**31 - 1}"])
+    assert pipeline.curriculum.bands[-1].max_tokens == 2**31 - 1
