@@ -51,15 +51,11 @@ def _rebuild(table: Any, size: Any, distinct: Any, key_of: Any) -> None:  # prag
 
 
 @inner
-def _number_pairs(
-    pairs: Any, table: Any, key_of: Any, sieve: Any, at: Any, gram: Any, first: Any, counts: Any
-) -> Any:  # pragma: no cover - compiled
-    """Number the pairs whose keys stand in ``key_of`` and whose places stand in ``at``, and leave out most single ones.
+def _sift(pairs: Any, key_of: Any, sieve: Any, at: Any) -> Any:  # pragma: no cover - compiled
+    """Leave out most of the pairs that occur once; return how many are left.
 
-    Returns how many are left and how many of these are distinct.
-
-    Most pairs occur once. A sieve of two bits a cell lets only those through whose cell was met twice: all that
-    repeat, and a few more. It is small enough to stay close, which the table is not. The loops before the table
+    Of words, most pairs do. A sieve of two bits a cell lets only those through whose cell was met twice: all that
+    repeat, and a few more. It is small enough to stay close, which the table is not. Its loops
     take no branch on what the text holds: a wrong guess of the processor costs more than the rest of a round.
     """
     size, bits = np.int64(FIRST_SLOTS), 8
@@ -81,6 +77,14 @@ def _number_pairs(
         at[found] = at[k]
         key_of[found] = key
         found += np.int64(sieve[cell >> _5] >> ((cell & _31) << _ONE) >> _ONE & _ONE)
+    return found
+
+
+@inner
+def _number_pairs(
+    found: Any, table: Any, key_of: Any, at: Any, gram: Any, first: Any, counts: Any
+) -> Any:  # pragma: no cover - compiled
+    """Number the pairs whose keys stand in ``key_of`` and whose places stand in ``at``; return how many differ."""
     size = np.int64(FIRST_SLOTS)
     while size < MOST_FIRST_SLOTS and size < 2 * found:
         size *= 2
@@ -106,7 +110,7 @@ def _number_pairs(
             size *= 2
             mask = np.uint64(size - 1)
             _rebuild(table, size, distinct, key_of)
-    return found, distinct
+    return distinct
 
 
 @inner
@@ -134,8 +138,9 @@ def repetition(
         key_of[pairs] = (np.uint64(one) << _BITS | np.uint64(two)) + _ONE
         at[pairs] = w
         pairs += (counts[one] > 1) & (counts[two] > 1)
+    pairs = _sift(pairs, key_of, sieve, at)
     for length in range(2, LONGEST + 1):
-        found, distinct = _number_pairs(pairs, table, key_of, sieve, at, gram, first, counts)
+        distinct = _number_pairs(pairs, table, key_of, at, gram, first, counts)
         # The most frequent run; ties go to the one with more characters, then to the earlier one.
         best, most, longest = -1, 2, 0
         if length <= LONGEST_TOP:
@@ -144,22 +149,21 @@ def repetition(
                     chars = word_total[first[number] + length] - word_total[first[number]]
                     if counts[number] > most or chars > longest:
                         best, most, longest = number, counts[number], chars
-        live = covered = done = 0
-        for k in range(found):
-            start, number = at[k], gram[k]
-            at[live] = start
-            gram[live] = number
-            live += counts[number] > 1
-        for k in range(live if best >= 0 or length > LONGEST_TOP else 0):
+        covered = done = 0
+        for k in range(pairs if best >= 0 or length > LONGEST_TOP else 0):
             if gram[k] == best or (length > LONGEST_TOP and first[gram[k]] != at[k]):
                 covered += word_total[at[k] + length] - word_total[max(at[k], done)]
                 done = at[k] + length
         out[length - 1] = covered
         # Two repeated runs side by side may be a repeated run one word longer.
-        pairs = np.int64(0)
-        for k in range(live - 1):
-            key_of[pairs] = (np.uint64(gram[k]) << _BITS | np.uint64(gram[k + 1])) + _ONE
-            at[pairs] = at[k]
-            pairs += at[k + 1] == at[k] + 1
+        found, pairs = pairs, np.int64(0)
+        before, one, repeated = -2, gram[0], False
+        for k in range(found):
+            start, two = at[k], gram[k]
+            key_of[pairs] = (np.uint64(one) << _BITS | np.uint64(two)) + _ONE
+            at[pairs] = before
+            again = counts[two] > 1
+            pairs += (start == before + 1) & again & repeated
+            before, one, repeated = start, two, again
         if pairs == 0:
             break
