@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for
 from typing import Any, TypeVar
@@ -64,10 +64,21 @@ def start_server() -> None:
     """
     os.environ.update({name: value for name, value in ONE_THREAD.items() if name not in os.environ})
     multiprocessing.set_forkserver_preload(["cleanfeed.build.preload"])
-    # The server and all it forks inherit the mask: Ctrl-C is for the process that can end them in order.
+    with children_deaf_to_ctrl_c():
+        forkserver.ensure_running()
+
+
+@contextmanager
+def children_deaf_to_ctrl_c() -> Iterator[None]:
+    """Start processes in which Ctrl-C does nothing from their first instruction on; here it is put off until the end.
+
+    A terminal sends Ctrl-C to all processes of a command. Only the first one is to act on it and to speak of it.
+    """
+    # Started before the mask is set: starting it would clear the mask.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        forkserver.ensure_running()
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

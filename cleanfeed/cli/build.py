@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cleanfeed.cli.options import debug_option, enter, json_option, named, pipeline_options
+from cleanfeed.cli.options import Invocation, debug_option, enter, json_option, named, pipeline_options
 
 if TYPE_CHECKING:
     from cleanfeed.settings import Pipeline
@@ -90,10 +90,16 @@ def build(
     if workers > 1:
         # It loads what workers need while this process imports and plans.
         from cleanfeed.build.engine import start_server
-        from cleanfeed.cli.stopping import children_deaf_to_ctrl_c
 
-        with children_deaf_to_ctrl_c():
-            start_server()
+        start_server()
+    from cleanfeed.documents.hub import is_hub_name
+
+    invocation = click.get_current_context().ensure_object(Invocation)
+    if invocation.own_process and not any(map(is_hub_name, inputs)):
+        # Only reading from the hub needs pandas.
+        from cleanfeed.build.lean import hide_pandas
+
+        hide_pandas()
     from cleanfeed.build.request import BuildRequest
     from cleanfeed.build.runner import build as run
     from cleanfeed.cli.progress import progress

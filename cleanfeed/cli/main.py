@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A terminal without UTF-8 must not turn a printed document into a failed command.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    invocation = Invocation()
+    invocation = Invocation(own_process=arguments is None)
     try:
         with stopped_once():
             code = cli.main(arguments, prog_name="cleanfeed", standalone_mode=False, obj=invocation)

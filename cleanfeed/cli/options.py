@@ -20,6 +20,8 @@ class Invocation:
     """What is known of this call where an error is turned into a line."""
 
     debug: bool = False
+    own_process: bool = False
+    """Whether the process was started for this command and ends with it."""
     command: str = "cleanfeed"
     subject: str = ""
     """The folder or file the command works on."""

@@ -55,20 +55,3 @@ def stopped_once() -> Iterator[None]:
     finally:
         for number in heeded:
             signal.signal(number, signal.SIG_IGN if seen else before[number])
-
-
-@contextmanager
-def children_deaf_to_ctrl_c() -> Iterator[None]:
-    """Start processes in which Ctrl-C does nothing from their first instruction on; here it is put off until the end.
-
-    A terminal sends Ctrl-C to all processes of a command. Only the first one is to act on it and to speak of it.
-    """
-    from multiprocessing import resource_tracker
-
-    # Started before the mask is set: starting it would clear the mask.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from cleanfeed.build.engine import children_deaf_to_ctrl_c
 from cleanfeed.cli.main import main
-from cleanfeed.cli.stopping import Stopped, children_deaf_to_ctrl_c, stopped_once
+from cleanfeed.cli.stopping import Stopped, stopped_once
 
 COMMAND = """
 import sys
