@@ -148,6 +148,7 @@ class Judge:
         self.encoder = context.encoder()
         self.limits = band_limits(self.settings, tokens=self.encoder is not None)
         self.excluded = _excluded(corpus.excluded) if corpus.excluded is not None else None
+        self.duplicates: pa.Table | None = None
         self.ratio: LogRatio | None = None
         if context.pipeline.quality.reference is not None:
             assert corpus.counts is not None
@@ -195,14 +196,15 @@ class Judge:
 
     def _leave_out_duplicates(self, batch: Judged, path: Path) -> None:
         """Leave out documents of which another copy is kept."""
-        first = batch.first_position
-        rows = pq.read_table(
-            path,
-            schema=DUPLICATES_SCHEMA,
-            filters=(pc.field("position") >= first) & (pc.field("position") < first + len(batch.verdict)),
-        )
+        if self.duplicates is None:
+            start = self.segment.index << SEGMENT_BITS
+            places = (pc.field("position") >= start) & (pc.field("position") < start + (1 << SEGMENT_BITS))
+            self.duplicates = pq.read_table(path, schema=DUPLICATES_SCHEMA, filters=places)
+        first, position = batch.first_position, self.duplicates.column("position").to_numpy()
+        low, high = np.searchsorted(position, [first, first + len(batch.verdict)])
+        rows = self.duplicates.slice(low, high - low)
         hit = np.zeros(len(batch.verdict), dtype=np.bool_)
-        hit[rows.column("position").to_numpy() - first] = True
+        hit[position[low:high] - first] = True
         batch.verdict[hit] = DUPLICATE
         least = self.context.pipeline.duplicates.min_similarity
         reasons = []

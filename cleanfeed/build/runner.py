@@ -320,6 +320,8 @@ class _Run:
         calls: list[Call] = [
             (number, (self.context, spec, tiers, segments)) for number, spec in enumerate(specs)
         ]
+        # The largest first: what is begun last decides how long the others wait.
+        calls.sort(key=lambda call: -specs[call[0]].rows / specs[call[0]].row_group_rows)
         self.progress.phase("write", len(calls), "files")
         placed = self._each(
             "place",
@@ -351,7 +353,7 @@ class _Run:
         for number, result in self.engine.run(function, left, self.progress.advance):
             self.journal.enter(phase, number, result, files(number, result))
             results[number] = result
-        return [results[number] for number, _ in calls]
+        return [results[number] for number in sorted(results)]
 
     def _duplicate_ids(self, files: Iterable[str]) -> int:
         """Return how many documents have an id that an earlier one has too; DuckDB spills what memory cannot hold."""

@@ -29,6 +29,9 @@ from cleanfeed.signals.registry import SIGNALS
 COUNTS = ("read", "kept", "flagged", "rejected", "duplicate", "excluded", "unreadable")
 """What is counted for each input; ``flagged`` is a part of ``kept``."""
 
+GATHER_BYTES = 8 * 2**20
+"""Rows of ``signals/`` and the like are written in row groups of about this size in memory."""
+
 PLACE_FIELDS = (
     pa.field("doc_id", pa.string(), nullable=False),
     pa.field("source", pa.string(), nullable=False),
@@ -104,7 +107,9 @@ def settle(context: Context, segment: Segment, corpus: Corpus, report: Report) -
     with ExitStack() as stack:
         parts = {
             # The first segment writes each kind, so that there always is a file to query.
-            name: stack.enter_context(PartWriter(context.out / name, schema, always=segment.index == 0))
+            name: stack.enter_context(
+                PartWriter(context.out / name, schema, always=segment.index == 0, gather_bytes=GATHER_BYTES)
+            )
             for name, schema in _parts(segment).items()
         }
         signals, rejected, unreadable = parts.values()
@@ -250,10 +255,8 @@ def _signals_table(batch: Judged) -> pa.Table:
         if values is None:
             columns[signal.name] = pa.nulls(batch.spool.num_rows, kind)
         else:
-            nulls = np.isnan(values)
-            columns[signal.name] = pa.array(
-                np.where(nulls, 0, values) if signal.type == "int" else values, mask=nulls
-            ).cast(kind)
+            # from_pandas: NaN is how a column without nulls says null.
+            columns[signal.name] = pa.array(values, from_pandas=True).cast(kind)
     return pa.table(columns, schema=SIGNALS_SCHEMA)
 
 

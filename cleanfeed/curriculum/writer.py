@@ -83,12 +83,22 @@ class PartWriter:
         schema: Its schema, also when there are no rows.
         always: Whether there is to be a file even without rows.
         row_group_rows: Rows in a full row group; by default one row group a table.
+        gather_bytes: Tables are put together until they have this many bytes in memory: a row group of many narrow
+            columns costs more than its rows.
     """
 
     def __init__(
-        self, path: Path, schema: pa.Schema, *, always: bool = True, row_group_rows: int | None = None
+        self,
+        path: Path,
+        schema: pa.Schema,
+        *,
+        always: bool = True,
+        row_group_rows: int | None = None,
+        gather_bytes: int = 0,
     ) -> None:
         self.path, self.schema, self.row_group_rows = path, schema, row_group_rows
+        self.gather_bytes = gather_bytes
+        self._held: list[pa.Table] = []
         self.rows = 0
         self.digest: str | None = None
         """xxh3-128 of the file, once it is whole; None where there is none."""
@@ -120,9 +130,17 @@ class PartWriter:
     def write(self, table: pa.Table) -> None:
         """Write a table; what is left of it after full row groups is a short one, so only the last may have rest."""
         if table.num_rows:
+            self._held.append(table)
+            self.rows += table.num_rows
+            if sum(held.nbytes for held in self._held) >= self.gather_bytes:
+                self._flush()
+
+    def _flush(self) -> None:
+        if self._held:
+            table = pa.concat_tables(self._held)
+            self._held = []
             self._writer = self._writer or self._begin()
             self._writer.write_table(table, row_group_size=self.row_group_rows or table.num_rows)
-            self.rows += table.num_rows
 
     def __enter__(self) -> PartWriter:
         """Return itself."""
@@ -130,6 +148,8 @@ class PartWriter:
 
     def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
         """Finish the file; leave none if something went wrong."""
+        if kind is None:
+            self._flush()
         if kind is None and self._writer is None and self._always:
             self._writer = self._begin()
         if kind is None and self._writer is not None and self._aside is not None:
