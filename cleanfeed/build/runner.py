@@ -38,7 +38,7 @@ from cleanfeed.build.place import close_opened, place
 from cleanfeed.build.request import BuildRequest, Prepared, Progress, prepare
 from cleanfeed.build.settle import Settled, samples_path, settle, settled_files
 from cleanfeed.build.spool import Spool
-from cleanfeed.build.tasks import Context, Segment, Task, task_bytes, tasks_of
+from cleanfeed.build.tasks import Context, Segment, Task, is_small, task_bytes, tasks_of
 from cleanfeed.curriculum.duplicates import DuplicateCounts
 from cleanfeed.curriculum.durable import ASIDE_SUFFIX, write_bytes, written_aside
 from cleanfeed.curriculum.stages import Tiers
@@ -137,9 +137,8 @@ class _Run:
         alone = prepared.request.limit is not None or any(
             file.path.startswith("memory://") for file in prepared.plan.files
         )
-        workers = 1 if alone else prepared.request.workers
-        # What is one task is small: starting processes for its later phases would take longer than they do.
-        self.engine = LocalEngine(min(workers, len(self.tasks)))
+        alone = alone or is_small(prepared.plan.pieces)
+        self.engine = LocalEngine(1 if alone else prepared.request.workers)
         self.duplicates: DuplicateCounts | None = None
 
     @contextmanager

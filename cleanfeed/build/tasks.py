@@ -127,6 +127,11 @@ def task_bytes(*, tokenizer: bool) -> int:
     return TOKENISED_TASK_BYTES if tokenizer else TASK_BYTES
 
 
+def is_small(pieces: Iterable[Piece]) -> bool:
+    """Return whether an input is so small that starting processes would take longer than the work."""
+    return sum(map(_text_bytes, pieces)) <= TASK_BYTES
+
+
 def scale_of(pieces: Iterable[Piece]) -> int:
     """Return how many times larger than usual the segments of an input must be for there to be few."""
     return 1 + sum(map(_text_bytes, pieces)) // (SEGMENTS * SEGMENT_BYTES)
