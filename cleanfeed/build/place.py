@@ -5,11 +5,9 @@ The last of three phases. Each file is made on its own from the spools it needs,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -57,30 +55,12 @@ def place(
     return part.rows, part.digest
 
 
-Opened = TypeVar("Opened")
-
-
-def _opened(how: Callable[[Path], Opened], path: Path) -> Opened:
-    """Return an opened file of the work folder, kept open for the next file of the curriculum that needs it."""
-    return cast("Opened", _kept_open(how, path, path.stat().st_ino, path.stat().st_mtime_ns))
-
-
-@lru_cache(maxsize=128)
-def _kept_open(how: Callable[[Path], object], path: Path, inode: int, changed: int) -> object:
-    return how(path)
-
-
-def close_opened() -> None:
-    """Let go of all opened files, so that a process that lives on does not hold what is removed."""
-    _kept_open.cache_clear()
-
-
 def _choose(context: Context, spec: FileSpec, tiers: Tiers, segments: Sequence[Segment]) -> list[_Chosen]:
     """Return the file's samples by segment: those of its stage and its run of shuffle keys."""
     indexes: list[pa.Table] = []
     keys: list[npt.NDArray[np.uint64]] = []
     for segment in segments:
-        index = _opened(read_index, samples_path(context, segment.index))
+        index = read_index(samples_path(context, segment.index))
         low, high = (
             np.searchsorted(
                 column(index, "key"), _key_range(spec.first_bucket, spec.last_bucket), side="left"
@@ -120,7 +100,7 @@ def _table(context: Context, spec: FileSpec, chosen: list[_Chosen], schema: pa.S
     values = _Values(context, index)
     fields: dict[str, list[pa.Array]] = {name: [] for name in context.pipeline.documents.keep_fields}
     for part in chosen:
-        spool = _opened(Spool.open, spool_path(context, part.segment.task.index, part.segment.number)).batches
+        spool = Spool.open(spool_path(context, part.segment.task.index, part.segment.number)).batches
         batches = column(part.rows, "batch")
         for name, taken in fields.items():
             taken.append(_field(spool, f"field:{name}", batches, column(part.rows, "document")))

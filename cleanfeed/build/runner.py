@@ -34,7 +34,7 @@ from cleanfeed.build.measure import (
     unreadable_path,
 )
 from cleanfeed.build.occupied import drop_unfinished, finished_build, forget, refuse_occupied, remove_old
-from cleanfeed.build.place import close_opened, place
+from cleanfeed.build.place import place
 from cleanfeed.build.request import BuildRequest, Prepared, Progress, prepare
 from cleanfeed.build.settle import Settled, samples_path, settle, settled_files
 from cleanfeed.build.spool import Spool
@@ -156,8 +156,6 @@ class _Run:
         except BaseException:
             self.engine.close(at_once=True)
             raise
-        finally:
-            close_opened()
         self.engine.close()
 
     def manifest(self) -> dict[str, Any]:
