@@ -1,4 +1,4 @@
-"""A Python function goes in; a compiled one that only compiled code calls comes out, and two instructions for it.
+"""A Python function goes in; a compiled one that only compiled code calls comes out, and some instructions for it.
 
 The instructions are written in the compiler's language: spelled out in Python, eight bytes put together or a loop
 over bits take it a good part of its time to see through.
@@ -55,6 +55,38 @@ def leading_zeros(typing: Any, word: Any) -> Any:
         return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
 
     return types.int64(types.uint64), emit
+
+
+@intrinsic
+def at_least_64(typing: Any, numbers: Any, at: Any, least: Any) -> Any:
+    """Tell of each of 64 numbers of 32 bits, the first at ``at``, whether it is ``least`` or more: one bit each."""
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        vector = ir.VectorType(ir.IntType(32), 64)
+        place = builder.gep(array.data, [arguments[1]])
+        row = builder.load(builder.bitcast(place, vector.as_pointer()), align=4)
+        found = builder.icmp_signed(
+            ">=", row, _spread(builder, builder.trunc(arguments[2], ir.IntType(32)), 64)
+        )
+        return _bits(builder, found, 64)
+
+    return types.uint64(numbers, types.int64, types.int64), emit
+
+
+def _spread(builder: Any, number: Any, size: int) -> Any:
+    """Emit a vector of ``size`` times the same number."""
+    vector = ir.VectorType(number.type, size)
+    none = ir.Constant(vector, ir.Undefined)
+    one = builder.insert_element(none, number, ir.Constant(ir.IntType(32), 0))
+    first = ir.Constant(ir.VectorType(ir.IntType(32), size), [0] * size)
+    return builder.shuffle_vector(one, none, first)
+
+
+def _bits(builder: Any, truths: Any, size: int) -> Any:
+    """Emit the number whose lowest bit is the first of a vector of truths."""
+    word = builder.bitcast(truths, ir.IntType(size))
+    return word if sys.byteorder == "little" else builder.bitreverse(word)
 
 
 @lru_cache(maxsize=1)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from cleanfeed.signals.kernel import inner, leading_zeros, load_8, trailing_zeros
+from cleanfeed.signals.kernel import at_least_64, inner, leading_zeros, load_8, trailing_zeros
 
 TABLE_BITS = 15
 MAX_PERIOD = 8192
@@ -58,9 +58,11 @@ PERIOD_COUNTS = (
 )
 """What the kernel writes."""
 _SEEN_AT = (1 << TABLE_BITS) + 1
-_RUNS_AT = _SEEN_AT + BLOCK
+_EQUAL_AT = _SEEN_AT + BLOCK
+_RUNS_AT = _EQUAL_AT + BLOCK
 """Scratch is one array, since each costs compile time: the hash table, the position at which the next document
-starts, the earlier copy of each position of a block, then start and end of each run found, ascending and apart."""
+starts, the earlier copy of each position of a block and whether it is one, then start and end of each run found,
+ascending and apart."""
 
 
 def make_period_scratch(max_bytes: int) -> npt.NDArray[np.int32]:
@@ -180,20 +182,27 @@ def scan_periods(data: Any, n_chars: int, scratch: Any, out: Any) -> int:
     failed_period, failed_end, work = 0, 0, 8 * n + 4096
     # The table is read and written for a block ahead of the parse, without a question to the processor: a wrong guess
     # then costs only what the parse has begun, not the way through the table as well.
+    # Each step is a loop of its own, of which the compiler makes vectors.
     first, hits = zero - BLOCK, _NONE
+    start_32, nothing = np.int32(base), np.int32(0)
     while True:
         while hits == _NONE:
             first += BLOCK
             if first >= n - 7:
                 break
-            for k in range(min(BLOCK, n - 7 - first)):
-                word = load_8(data, first + k)
-                slot = np.int64(word * _MULTIPLIER >> shift)
-                seen = np.int64(scratch[slot]) - base
+            size = min(BLOCK, n - 7 - first)
+            for k in range(size):
+                slot = load_8(data, first + k) * _MULTIPLIER >> shift
+                scratch[np.uint64(_SEEN_AT + k)] = scratch[slot]
                 scratch[slot] = base + first + k
-                scratch[_SEEN_AT + k] = seen
-                hit = (seen >= 0) & (load_8(data, max(seen, zero)) == word)
-                hits |= np.uint64(hit) << np.uint64(k)
+            hits = at_least_64(scratch, _SEEN_AT, base) & _ALL >> np.uint64(BLOCK - size)
+            for k in range(BLOCK):
+                at = np.uint64(_SEEN_AT + k)
+                scratch[at] = max(scratch[at] - start_32, nothing)
+            for k in range(size):
+                seen = np.int64(scratch[np.uint64(_SEEN_AT + k)])
+                scratch[np.uint64(_EQUAL_AT + k)] = load_8(data, seen) == load_8(data, first + k)
+            hits &= at_least_64(scratch, _EQUAL_AT, 1)
             hits &= _unparsed(parsed - first)
         if hits == _NONE:
             break
