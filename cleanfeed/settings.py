@@ -10,6 +10,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+MOST_IN_A_FILE = 2**28
+"""Tokens or code points in one file of the curriculum."""
+
 
 class Frozen(BaseModel):
     """Base of all settings: unknown keys and wrong types are refused, values cannot change."""
@@ -170,7 +173,7 @@ class CurriculumSettings(Frozen):
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Seed of the shuffle inside a stage."""
     row_group_tokens: int = Field(default=262_144, ge=1, le=2**28)
-    """Tokens in a full row group of a stage's longest samples: 2**18 int32 ids are 1 MiB."""
+    """Tokens in a full row group, at a stage's mean length: 2**18 int32 ids are 1 MiB."""
     row_group_chars: int = Field(default=1_048_576, ge=1, le=2**30)
     """The same where there is no tokenizer, in characters."""
     file_row_groups: int = Field(default=64, ge=1, le=2**15 - 1)
@@ -182,6 +185,12 @@ class CurriculumSettings(Frozen):
             limits = [getattr(band, unit) for band in self.bands]
             if limits != sorted(set(limits)):
                 raise ValueError(f"bands must have rising {unit}, got {limits}")
+        for unit, size in (("tokens", self.row_group_tokens), ("chars", self.row_group_chars)):
+            if size * self.file_row_groups > MOST_IN_A_FILE:
+                raise ValueError(
+                    f"row_group_{unit} * file_row_groups must be at most {MOST_IN_A_FILE}, "
+                    f"got {size * self.file_row_groups}: a file is put together in memory"
+                )
         *above, last = self.tiers
         if last.min_quality is not None or last.share is not None:
             raise ValueError("the last tier takes the rest: it has neither 'min_quality' nor 'share'")

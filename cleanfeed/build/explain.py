@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,10 +12,11 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from cleanfeed.build.manifest import read_manifest
+from cleanfeed.build.manifest import MANIFEST_NAME, read_manifest
 from cleanfeed.curriculum.tokenizer import TextEncoder
 from cleanfeed.errors import CleanfeedError, MisuseError, one_line
 from cleanfeed.rules.explain import RuleReading, explain_rules
+from cleanfeed.rules.pipeline import from_resolved
 from cleanfeed.rules.ruleset import VERDICTS, RuleSet
 from cleanfeed.settings import Pipeline
 from cleanfeed.signals.measure import measure_texts
@@ -94,7 +94,7 @@ def explain_document(out: str, doc_id: str) -> Explanation:
         raise MisuseError(
             one_line("the folder holds no finished build", out, todo="Give the --out of a build.")
         )
-    pipeline = Pipeline.model_validate_json(json.dumps(manifest["pipeline"]))
+    pipeline = from_resolved(manifest["pipeline"], str(folder / MANIFEST_NAME))
     condition = "doc_id = $id OR source || ':' || source_row = $id"
     found = _rows(folder, manifest, "signals", "*", condition, {"id": doc_id})
     if not found:

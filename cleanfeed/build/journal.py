@@ -86,10 +86,6 @@ class Journal:
         self._file.flush()
         os.fsync(self._file.fileno())
 
-    def begun(self, phase: str) -> bool:
-        """Return whether anything of a phase was finished before this process."""
-        return any(name == phase for name, _ in self._done)
-
     def done(self, phase: str, number: int, kind: type[Result]) -> Result | None:
         """Return the result of a finished piece of work, or None."""
         raw = self._done.get((phase, number))

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from cleanfeed.build.measure import CorpusCounts, read_corpus_counts, spool_path
 from cleanfeed.build.spool import Spool, flat_ids, flat_text, hashes, signal_columns
-from cleanfeed.build.tasks import Context, Segment
+from cleanfeed.build.tasks import Context, Segment, stamp
 from cleanfeed.curriculum.duplicates import EXACT
 from cleanfeed.curriculum.exclusions import HashSet
 from cleanfeed.curriculum.quality import quality_scores
@@ -62,12 +62,12 @@ class Corpus:
 
 
 @lru_cache(maxsize=1)
-def _corpus_counts(path: Path) -> CorpusCounts:
+def _corpus_counts(path: Path, stamped: tuple[int, ...]) -> CorpusCounts:
     return read_corpus_counts([path])
 
 
 @lru_cache(maxsize=1)
-def _excluded(path: Path) -> HashSet:
+def _excluded(path: Path, stamped: tuple[int, ...]) -> HashSet:
     return HashSet(np.load(path, mmap_mode="r"))
 
 
@@ -147,12 +147,14 @@ class Judge:
         self.settings = context.pipeline.curriculum
         self.encoder = context.encoder()
         self.limits = band_limits(self.settings, tokens=self.encoder is not None)
-        self.excluded = _excluded(corpus.excluded) if corpus.excluded is not None else None
+        self.excluded = (
+            _excluded(corpus.excluded, stamp(corpus.excluded)) if corpus.excluded is not None else None
+        )
         self.duplicates: pa.Table | None = None
         self.ratio: LogRatio | None = None
         if context.pipeline.quality.reference is not None:
             assert corpus.counts is not None
-            counts = _corpus_counts(corpus.counts)
+            counts = _corpus_counts(corpus.counts, stamp(corpus.counts))
             assert counts.features is not None
             assert counts.reference is not None
             self.ratio = LogRatio(counts.reference, counts.features)
@@ -248,7 +250,7 @@ class Judge:
 
     def _rare(self, spooled: pa.RecordBatch) -> npt.NDArray[np.float64]:
         assert self.corpus.counts is not None
-        counts = _corpus_counts(self.corpus.counts).token_documents
+        counts = _corpus_counts(self.corpus.counts, stamp(self.corpus.counts)).token_documents
         assert counts is not None
         ids, offsets = flat_ids(spooled.column("ids"))
         # The ids end with the end-of-text token, which every document has and which is no part of the text.
@@ -263,7 +265,10 @@ class Judge:
         settings = self.context.pipeline.quality
         if settings.column is not None:
             column = spooled.column("quality_column").to_numpy(zero_copy_only=False)
-            return np.asarray(column, dtype=np.float32)
+            with np.errstate(over="ignore"):
+                quality = column.astype(np.float32)
+            # Beyond the range of float32 a number says as little as none.
+            return np.asarray(np.where(np.isfinite(quality), quality, np.float32(np.nan)))
         if self.ratio is not None:
             return self.ratio.scores(spooled.column("text"))
         return quality_scores(settings, signals, spooled.num_rows)

@@ -22,6 +22,19 @@ from cleanfeed.errors import CleanfeedError, one_line
 from cleanfeed.rules.pipeline import resolved
 
 MANIFEST_NAME = "manifest.json"
+NEEDED = {
+    "format_version",
+    "request",
+    "pipeline",
+    "counts",
+    "inputs",
+    "stages",
+    "files",
+    "digest",
+    "manifest_digest",
+}
+"""Keys every manifest has."""
+
 DAMAGED_EXIT = 3
 
 Files = Mapping[str, tuple[int, str]]
@@ -40,12 +53,12 @@ def read_manifest(out: Path) -> dict[str, Any] | None:
         manifest = json.loads(path.read_bytes())
     except ValueError:
         manifest = None
-    if not isinstance(manifest, dict) or "format_version" not in manifest:
+    if not isinstance(manifest, dict) or not manifest.keys() >= NEEDED:
         raise CleanfeedError(
             one_line(
                 "not a manifest",
                 str(path),
-                "no JSON object with a format_version",
+                "no JSON object with " + ", ".join(sorted(NEEDED)),
                 todo="Restore the file, or build anew with --overwrite.",
             )
         )
@@ -72,7 +85,10 @@ def manifest_digest(manifest: Mapping[str, Any]) -> str:
 def write_manifest(out: Path, manifest: dict[str, Any]) -> None:
     """Write the manifest with its own digest; from here on the build is finished."""
     manifest["manifest_digest"] = manifest_digest(manifest)
-    write_bytes(out / MANIFEST_NAME, (json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode())
+    write_bytes(
+        out / MANIFEST_NAME,
+        (json.dumps(manifest, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode(),
+    )
 
 
 def exit_code(manifest: Mapping[str, Any]) -> int:

@@ -127,7 +127,7 @@ def measure(context: Context, task: Task, report: Report, limit: int | None = No
             found.pieces.append(result)
             left = None if left is None else left - result.records
     with written_aside(corpus_path(context, task.index)) as aside, aside.open("wb") as handle:
-        np.savez(handle, **measurer.counts())
+        np.savez_compressed(handle, **measurer.counts())
     found.documents, found.present = measurer.documents, measurer.present
     found.token_documents = measurer.token_documents
     found.segments = writer.number

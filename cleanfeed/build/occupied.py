@@ -1,22 +1,24 @@
 """An output folder that is not empty goes in; the right to use it, or a refusal that says why not, comes out.
 
 An old build stays whole until the new one has read its inputs; only then is it removed, and exactly what its manifest
-lists.
+lists. All of this is done by the process that holds the folder's lock.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from cleanfeed.build.journal import request_of
+from cleanfeed.build.journal import JOURNAL_NAME, request_of
 from cleanfeed.build.lock import LOCK_NAME
 from cleanfeed.build.manifest import MANIFEST_NAME, read_manifest
 from cleanfeed.build.tasks import work_folder
 from cleanfeed.errors import CleanfeedError, MisuseError, one_line
 
+OLD_MANIFEST_NAME = "old-manifest.json"
 PARTS = (
     "curriculum/*/part-*.parquet",
     "rejected/part-*.parquet",
@@ -44,14 +46,12 @@ def refuse_occupied(out: Path, finished: dict[str, Any] | None) -> None:
     if finished is not None:
         raise MisuseError(
             one_line(
-                "the folder holds a finished build of other inputs or settings",
+                "the folder holds a finished build of other inputs or settings, or by another version",
                 str(out),
                 todo="Give another --out, or replace it with --overwrite.",
             )
         )
-    if not out.exists() or work_folder(out).exists():
-        return
-    if others := sorted(path.name for path in out.iterdir()):
+    if not (work_folder(out) / JOURNAL_NAME).exists() and (others := strangers(out)):
         raise MisuseError(
             one_line(
                 "the folder is not empty and holds no build",
@@ -63,6 +63,15 @@ def refuse_occupied(out: Path, finished: dict[str, Any] | None) -> None:
         )
 
 
+def strangers(out: Path) -> list[str]:
+    """Return the names of the files in ``out`` that neither its manifest lists nor an unfinished build holds."""
+    work = work_folder(out)
+    listed = {entry["path"] for entry in (finished_build(out, overwrite=True) or {}).get("files", ())}
+    files = (path for path in out.rglob("*") if path.is_file() and work not in path.parents)
+    names = sorted(path.relative_to(out).as_posix() for path in files)
+    return [name for name in names if name not in listed and name != MANIFEST_NAME]
+
+
 def drop_unfinished(out: Path, request: str) -> None:
     """Remove an unfinished build of another request, and the parts it has already written."""
     work = work_folder(out)
@@ -72,31 +81,35 @@ def drop_unfinished(out: Path, request: str) -> None:
         for pattern in PARTS:
             for path in out.glob(pattern):
                 path.unlink()
+    remove_old(out)
     for path in work.iterdir():
         if path.name != LOCK_NAME:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def remove_old(out: Path) -> list[str]:
-    """Remove the finished build in ``out``, as its manifest lists it; return the names of the files that are left."""
-    finished = finished_build(out, overwrite=True)
-    # Without its manifest the rest counts as unfinished, whenever this is interrupted.
-    (out / MANIFEST_NAME).unlink(missing_ok=True)
-    for entry in (finished or {}).get("files", ()):
-        (out / entry["path"]).unlink(missing_ok=True)
+def remove_old(out: Path) -> None:
+    """Remove the finished build in ``out``, as its manifest lists it.
+
+    The manifest is put aside first and removed last: from then on the folder counts as unfinished, and a removal that
+    was interrupted is taken up again.
+    """
+    aside = work_folder(out) / OLD_MANIFEST_NAME
+    if (out / MANIFEST_NAME).exists():
+        (out / MANIFEST_NAME).replace(aside)
+    if not aside.exists():
+        return
+    with suppress(ValueError, TypeError, KeyError):
+        for entry in json.loads(aside.read_bytes())["files"]:
+            (out / entry["path"]).unlink(missing_ok=True)
     work = work_folder(out)
     for folder in sorted((path for path in out.rglob("*") if path.is_dir() and path != work), reverse=True):
         with suppress(OSError):
             folder.rmdir()
-    return sorted(
-        path.relative_to(out).as_posix()
-        for path in out.rglob("*")
-        if path.is_file() and work not in path.parents
-    )
+    aside.unlink()
 
 
 def forget(out: Path) -> None:
-    """Leave ``out`` as it was before a build that has written nothing but its work folder."""
+    """Leave ``out`` without the work folder of a build that has written nothing else, and without itself if empty."""
     shutil.rmtree(work_folder(out))
     with suppress(OSError):
         out.rmdir()

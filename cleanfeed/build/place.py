@@ -142,7 +142,6 @@ class _Values:
         self.flat = np.empty(int(self.offsets[-1]), dtype=kind)
         self.texts: list[str | None] = [None] * len(self.lengths)
         # Only a document's sole part is its text; the others are known by their ids alone.
-        self.parts = column(index, "part")
 
     def take(self, batch: pa.RecordBatch, part: _Chosen, here: Int64) -> None:
         """Copy samples ``here`` of ``part`` from the batch they lie in."""

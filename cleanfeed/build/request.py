@@ -7,19 +7,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import fsspec
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from cleanfeed.build.tasks import Context, scale_of, task_bytes
+from cleanfeed import __version__
+from cleanfeed.build.tasks import Context, scales_of, stamp, task_bytes
 from cleanfeed.curriculum.exclusions import HashSet, read_exclusions
 from cleanfeed.curriculum.reference import reference_counts
 from cleanfeed.curriculum.writer import RESERVED
+from cleanfeed.documents.codecs import open_raw
 from cleanfeed.documents.plan import InputFile, Plan, check_columns, plan_inputs
 from cleanfeed.errors import MisuseError, one_line
 from cleanfeed.rules.pipeline import resolved
 from cleanfeed.settings import Pipeline
+from cleanfeed.signals.kernel import fingerprint as signals_version
 
 FORMAT_VERSION = 1
 FINGERPRINT_BLOCKS, FINGERPRINT_BLOCK = 64, 16 * 1024
@@ -69,6 +71,9 @@ class Prepared:
     reference: npt.NDArray[np.int64] | None
     """How often each hashed n-gram occurs in the reference sample."""
     digest: str
+    """Of everything that decides the result."""
+    journal_key: str
+    """The same and when the input files were changed last: an unfinished build goes on only from the same files."""
 
 
 def prepare(request: BuildRequest) -> Prepared:
@@ -85,13 +90,15 @@ def prepare(request: BuildRequest) -> Prepared:
     context.rules()
     size = task_bytes(tokenizer=request.tokenizer is not None)
     plan = plan_inputs(request.inputs, piece_bytes=size)
-    context = replace(context, scale=scale_of(plan.pieces))
+    _refuse_own_output(plan, out)
+    scale, task_scale = scales_of(plan.pieces, tokenizer=request.tokenizer is not None)
+    context = replace(context, scale=scale, task_scale=task_scale)
     check_columns(plan, request.pipeline.documents, request.pipeline.quality.column)
     excluded = read_exclusions(request.exclude)
     fingerprints = {file.index: fingerprint(file) for file in plan.files}
     reference = _reference(request.pipeline)
     identity = {
-        "format": FORMAT_VERSION,
+        "format": [FORMAT_VERSION, __version__, signals_version()],
         "pipeline": resolved(request.pipeline),
         "tokenizer": encoder.digest if encoder else None,
         "keep_text": request.keep_text,
@@ -101,7 +108,9 @@ def prepare(request: BuildRequest) -> Prepared:
         "inputs": [[file.source, file.kind, file.size, fingerprints[file.index]] for file in plan.files],
     }
     digest = xxhash.xxh3_128_hexdigest(json.dumps(identity, sort_keys=True).encode())
-    return Prepared(request, plan, context, fingerprints, excluded, reference, digest)
+    changed = [stamp(file.path) for file in plan.files]
+    key = xxhash.xxh3_128_hexdigest(json.dumps([digest, changed]).encode())
+    return Prepared(request, plan, context, fingerprints, excluded, reference, digest, key)
 
 
 def _reference(pipeline: Pipeline) -> npt.NDArray[np.int64] | None:
@@ -149,15 +158,23 @@ def _refuse_nesting(inputs: tuple[str, ...], out: Path) -> None:
             )
 
 
+def _refuse_own_output(plan: Plan, out: Path) -> None:
+    """Refuse inputs, however they were named, that are files of OUT."""
+    target = out.resolve()
+    for file in plan.files:
+        if "://" not in file.path and target in Path(file.path).resolve().parents:
+            raise MisuseError(
+                one_line("an input lies inside --out", file.path, todo=f"Choose a folder other than {out}.")
+            )
+
+
 def fingerprint(file: InputFile) -> str:
     """Return a digest that notices almost any change of a file without reading all of it.
 
     xxh3-128 over its size and 64 blocks of 16 KiB spread evenly over it; of a file up to 1 MiB, over all of it.
     """
     digest = xxhash.xxh3_128(str(file.size).encode())
-    if file.size < 0:
-        return digest.hexdigest()
-    with fsspec.open(file.path, "rb") as handle:
+    with open_raw(file.path) as handle:
         if file.size <= FINGERPRINT_BLOCKS * FINGERPRINT_BLOCK:
             digest.update(handle.read())
         else:

@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import duckdb
 import numpy as np
 
 from cleanfeed.build.candidates import candidates, candidates_path, group
 from cleanfeed.build.engine import LocalEngine
-from cleanfeed.build.journal import Journal
+from cleanfeed.build.journal import Journal, request_of
 from cleanfeed.build.judge import Corpus
 from cleanfeed.build.kernels import kernels_ready, load_kernels
 from cleanfeed.build.layout import FileSpec, StageTotals, add_up, files_of, read_index
@@ -33,7 +34,14 @@ from cleanfeed.build.measure import (
     read_corpus_counts,
     unreadable_path,
 )
-from cleanfeed.build.occupied import drop_unfinished, finished_build, forget, refuse_occupied, remove_old
+from cleanfeed.build.occupied import (
+    drop_unfinished,
+    finished_build,
+    forget,
+    refuse_occupied,
+    remove_old,
+    strangers,
+)
 from cleanfeed.build.place import place
 from cleanfeed.build.request import BuildRequest, Prepared, Progress, prepare
 from cleanfeed.build.settle import Settled, samples_path, settle, settled_files
@@ -80,46 +88,81 @@ def build(request: BuildRequest, progress: Progress) -> BuildReport:
     """
     started = time.monotonic()
     prepared = prepare(request)
-    out, work = prepared.context.out, prepared.context.work
-    finished = finished_build(out, overwrite=request.overwrite)
-    if finished is not None and finished["request"] == prepared.digest and not request.overwrite:
-        shutil.rmtree(work, ignore_errors=True)
-        return BuildReport(finished, time.monotonic() - started, already_done=True)
-    if not request.overwrite:
-        refuse_occupied(out, finished)
-    if prepared.plan.ignored:
-        progress.note(_passed_over(prepared.plan.ignored))
+    work = prepared.context.work
+    if (done := _already_done(prepared)) and not work.exists():
+        return BuildReport(done, time.monotonic() - started, already_done=True)
     with only_build(work):
-        try:
-            if request.overwrite:
-                drop_unfinished(out, prepared.digest)
-            with (
-                Journal(work, prepared.digest) as journal,
-                _Run(prepared, journal, progress).started() as run,
-            ):
-                manifest = run.manifest()
-            write_manifest(out, manifest)
+        # What was seen before the lock was taken may have changed since.
+        if done := _already_done(prepared):
             shutil.rmtree(work)
-        except OSError as error:
-            raise CleanfeedError(_stopped(out, error)) from error
-        except (MisuseError, NothingReadableError):
-            # Both come before anything but the work folder is written: leave no trace of an unfinished build.
-            forget(out)
-            raise
+            return BuildReport(done, time.monotonic() - started, already_done=True)
+        with _opened(prepared, progress) as journal:
+            manifest = _built(prepared, journal, progress)
     return BuildReport(manifest, time.monotonic() - started, already_done=False)
 
 
-def _passed_over(ignored: Sequence[str]) -> str:
-    more = f" and {len(ignored) - 5} more" if len(ignored) > 5 else ""
-    return f"passed over: {', '.join(ignored[:5])}{more}"
+def _already_done(prepared: Prepared) -> dict[str, Any] | None:
+    """Return the manifest of the very build that is asked for, where there is one and it is to be kept."""
+    if prepared.request.overwrite:
+        return None
+    finished = finished_build(prepared.context.out, overwrite=False)
+    return finished if finished is not None and finished["request"] == prepared.digest else None
 
 
-def _stopped(out: Path, error: OSError) -> str:
-    """Say what the disk or the rights on it have stopped, in a line."""
-    cause = error.strerror or str(error).splitlines()[0]
+def _opened(prepared: Prepared, progress: Progress) -> Journal:
+    """Open the journal, in a folder that is free for this build or was given up for it.
+
+    Raises:
+        MisuseError: It is not; what is in it stays as it is.
+    """
+    out, work, overwrite = prepared.context.out, prepared.context.work, prepared.request.overwrite
+    try:
+        if not overwrite:
+            refuse_occupied(out, finished_build(out, overwrite=False))
+        else:
+            drop_unfinished(out, prepared.journal_key)
+            if others := strangers(out) if request_of(work) is None else []:
+                progress.note(f"left in {out}, not ours: {_some(others)}")
+        journal = Journal(work, prepared.journal_key)
+    except CleanfeedError:
+        if request_of(work) is None:
+            forget(out)
+        raise
+    if prepared.plan.ignored:
+        progress.note(f"passed over: {_some(prepared.plan.ignored)}")
+    return journal
+
+
+def _built(prepared: Prepared, journal: Journal, progress: Progress) -> dict[str, Any]:
+    """Do the build and return its manifest."""
+    out = prepared.context.out
+    try:
+        with _Run(prepared, journal, progress).started() as run:
+            manifest = run.manifest()
+        write_manifest(out, manifest)
+        shutil.rmtree(prepared.context.work)
+    except (OSError, duckdb.Error) as error:
+        raise CleanfeedError(_stopped(out, error)) from error
+    except (MisuseError, NothingReadableError):
+        # Both come before anything but the work folder is written: leave no trace of an unfinished build.
+        forget(out)
+        raise
+    return manifest
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more
+
+
+def _stopped(out: Path, error: OSError | duckdb.Error) -> str:
+    """Say what the disk, the memory or the rights on it have stopped, in a line."""
+    cause, where = str(error).splitlines()[0], str(out)
+    if isinstance(error, OSError):
+        cause, where = error.strerror or cause, str(error.filename or where)
     return one_line(
         "cannot go on writing",
-        str(error.filename or out),
+        where,
         cause,
         todo="When that is mended, run the same command again: it goes on where it stopped.",
     )
@@ -131,7 +174,7 @@ class _Run:
     def __init__(self, prepared: Prepared, journal: Journal, progress: Progress) -> None:
         self.prepared, self.journal, self.progress = prepared, journal, progress
         self.context: Context = prepared.context
-        size = task_bytes(tokenizer=self.context.tokenizer is not None)
+        size = task_bytes(tokenizer=self.context.tokenizer is not None) * self.context.task_scale
         self.tasks: list[Task] = list(tasks_of(prepared.plan.pieces, size))
         # A limit counts records from the front, and memory:// files exist in this process alone.
         alone = prepared.request.limit is not None or any(
@@ -164,8 +207,7 @@ class _Run:
         if not any(one.documents for one in measured):
             raise NothingReadableError(self._nothing(measured))
         self._say_what_is_missing(measured)
-        if self.prepared.request.overwrite and not self.journal.begun("settle"):
-            self._remove_old()
+        remove_old(self.context.out)
         settled = self._settled(measured)
         tiers = Tiers(self.prepared.request.pipeline.curriculum, _histogram(settled))
         totals, files = self._placed(tiers, _segments(self.tasks, measured))
@@ -178,14 +220,6 @@ class _Run:
         return make_manifest(
             self.prepared, measured, settled, totals, files, self._duplicate_ids(files), self.duplicates
         )
-
-    def _remove_old(self) -> None:
-        """Remove the build that is replaced, now that its successor has documents; name what is left."""
-        out = self.context.out
-        others = remove_old(out)
-        if others:
-            more = f" and {len(others) - 5} more" if len(others) > 5 else ""
-            self.progress.note(f"left in {out}, not ours: {', '.join(others[:5])}{more}")
 
     def _measured(self) -> list[Measured]:
         self.progress.phase("measure", sum(task.bytes for task in self.tasks), "bytes")
@@ -235,7 +269,7 @@ class _Run:
         for task in self.tasks:
             one = self.journal.done("measure", task.index, Measured)
             if one is None:
-                one = _measure_some(self.context, task, limit, self.progress.advance)
+                one = measure(self.context, task, self.progress.advance, limit)
                 self.journal.enter("measure", task.index, one, self._files_of_task(task.index, one))
             limit -= sum(result.records for result in one.pieces)
             found.append(one)
@@ -356,8 +390,6 @@ class _Run:
 
     def _duplicate_ids(self, files: Iterable[str]) -> int:
         """Return how many documents have an id that an earlier one has too; DuckDB spills what memory cannot hold."""
-        import duckdb
-
         parts = [str(self.context.out / name) for name in sorted(files) if name.startswith("signals/")]
         with duckdb.connect(config={"memory_limit": "512MB", "threads": 1}) as store:
             store.execute("SET temp_directory = ?", [str(self.context.work / "duckdb")])
@@ -383,10 +415,6 @@ class _Run:
         return one_line(
             "nothing could be read", names, "; ".join(why[:3]) or "no records", "at least one document"
         )
-
-
-def _measure_some(context: Context, task: Task, limit: int, report: Callable[[int], None]) -> Measured:
-    return measure(context, task, report, limit)
 
 
 def _segments(tasks: Sequence[Task], measured: Sequence[Measured]) -> list[Segment]:

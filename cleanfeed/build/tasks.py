@@ -23,8 +23,9 @@ TASK_PIECES = 2048
 SEGMENT_BYTES, SEGMENT_DOCUMENTS = 64 * 2**20, 1 << 18
 """A spool file ends after this much text or this many documents; a task of one large compressed file has many."""
 
-SEGMENTS = 256
-"""Larger inputs get larger segments, so that there are about this many at most and files are made from few of them."""
+SEGMENTS, TASKS = 256, 1024
+"""Larger inputs get larger segments and tasks: a file of the curriculum is made from all segments, and a segment
+never spans tasks, so there must not be more of either than can be opened for every file."""
 
 EXPANSION = 4
 """Text is taken to be this many times larger than a compressed or columnar file."""
@@ -64,6 +65,8 @@ class Context:
     keep_text: bool = False
     scale: int = 1
     """How many times larger than usual the segments are."""
+    task_scale: int = 1
+    """How many times larger than usual the tasks are."""
 
     @property
     def work(self) -> Path:
@@ -79,12 +82,12 @@ class Context:
         """Return the tokenizer, loaded once a process."""
         if self.tokenizer is None:
             return None
-        return _encoder(self.tokenizer, self.pipeline.curriculum.end_of_text)
+        return _encoder(self.tokenizer, self.pipeline.curriculum.end_of_text, stamp(self.tokenizer))
 
     def token_tables(self) -> TokenTables:
         """Return what measuring ids needs to know of the tokenizer, worked out once a process."""
         assert self.tokenizer is not None
-        return _token_tables(self.tokenizer, self.pipeline.curriculum.end_of_text)
+        return _token_tables(self.tokenizer, self.pipeline.curriculum.end_of_text, stamp(self.tokenizer))
 
     def rules(self) -> RuleSet:
         """Return the rules, compiled once a process."""
@@ -96,14 +99,23 @@ def work_folder(out: Path) -> Path:
     return out / ".work"
 
 
+def stamp(path: str | Path) -> tuple[int, ...]:
+    """Return what changes when a file is replaced, so that what was loaded from it is not taken for it any more."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 @lru_cache(maxsize=2)
-def _encoder(path: str, end_of_text: str | None) -> TextEncoder:
+def _encoder(path: str, end_of_text: str | None, stamped: tuple[int, ...]) -> TextEncoder:
     return TextEncoder(path, end_of_text)
 
 
 @lru_cache(maxsize=2)
-def _token_tables(path: str, end_of_text: str | None) -> TokenTables:
-    return TokenTables.of(_encoder(path, end_of_text).tokenizer)
+def _token_tables(path: str, end_of_text: str | None, stamped: tuple[int, ...]) -> TokenTables:
+    return TokenTables.of(_encoder(path, end_of_text, stamped).tokenizer)
 
 
 @lru_cache(maxsize=2)
@@ -132,9 +144,10 @@ def is_small(pieces: Iterable[Piece]) -> bool:
     return sum(map(_text_bytes, pieces)) <= TASK_BYTES
 
 
-def scale_of(pieces: Iterable[Piece]) -> int:
-    """Return how many times larger than usual the segments of an input must be for there to be few."""
-    return 1 + sum(map(_text_bytes, pieces)) // (SEGMENTS * SEGMENT_BYTES)
+def scales_of(pieces: Iterable[Piece], *, tokenizer: bool) -> tuple[int, int]:
+    """Return how many times larger than usual the segments, and the tasks, of an input must be for there to be few."""
+    text = sum(map(_text_bytes, pieces))
+    return 1 + text // (SEGMENTS * SEGMENT_BYTES), 1 + text // (TASKS * task_bytes(tokenizer=tokenizer))
 
 
 def tasks_of(pieces: Iterable[Piece], most: int) -> Iterator[Task]:

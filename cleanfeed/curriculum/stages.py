@@ -91,5 +91,6 @@ def _bins_at(histogram: Mapping[int, int], shares: npt.NDArray[np.float64]) -> l
     reached = np.cumsum([histogram[place] for place in places])
     if not len(places):
         return [0.0] * len(shares)
-    wanted = np.ceil(shares * int(reached[-1])).astype(np.int64)
+    # Shares are decimal fractions, and their sums in binary may be a hair above what was meant.
+    wanted = np.ceil(shares * int(reached[-1]) - 1e-9).astype(np.int64)
     return [float(places[int(place)]) for place in np.searchsorted(reached, wanted, side="left")]
