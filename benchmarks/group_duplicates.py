@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from cleanfeed.curriculum.clusters import warm_up_clusters
 from cleanfeed.curriculum.duplicates import find_duplicates
@@ -64,17 +65,15 @@ def main() -> None:
     parser.add_argument("documents", type=int)
     parser.add_argument("kind", nargs="?", choices=("mixed", "crowded", "same"), default="mixed")
     parser.add_argument("--memory-limit", type=int, default=512, help="MiB")
-    parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     warm_up_minhash()
     warm_up_clusters()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        paths = [folder / f"{start}.arrow" for start in range(0, given.documents, BATCH)]
+        paths = [folder / f"{start}.parquet" for start in range(0, given.documents, BATCH)]
         for number, path in enumerate(paths):
             rows = batch(number * BATCH, min(BATCH, given.documents - number * BATCH), given.kind)
-            with pa.ipc.new_file(path, rows.schema) as writer:
-                writer.write_batch(rows)
+            pq.write_table(pa.Table.from_batches([rows]), path)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         stop, peak, scratch = threading.Event(), [0], folder / "scratch"
         watcher = threading.Thread(target=disk_of, args=(scratch, stop, peak))
@@ -86,7 +85,6 @@ def main() -> None:
             SETTINGS,
             scratch=scratch,
             memory_limit=given.memory_limit * MIB,
-            threads=given.threads,
         )
         seconds = time.perf_counter() - start
         stop.set()

@@ -20,7 +20,6 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cleanfeed.curriculum.clusters import Clusters, SignatureFile
@@ -31,7 +30,7 @@ from cleanfeed.signals.minhash import band_keys
 
 EXACT, NEAR = "exact", "near"
 
-DUPLICATES_SCHEMA = pa.schema(
+FOUND_SCHEMA = pa.schema(
     [
         pa.field("position", pa.int64(), nullable=False),
         pa.field("duplicate_of", pa.int64(), nullable=False),
@@ -98,19 +97,17 @@ def find_duplicates(
     *,
     scratch: Path,
     memory_limit: int = 2**29,
-    threads: int = 1,
 ) -> DuplicateCounts:
     """Write which documents are duplicates, and of which kept one.
 
     Args:
-        inputs: Arrow files (``.arrow``) or Parquet files with the columns ``position`` (int64, from 0, all different),
-            ``content_hash`` (fixed_size_binary(16)), ``quality`` (float32, null or NaN where unknown) and, for the
-            method ``near``, ``signature`` (fixed_size_list<uint32>, null where there is none).
-        out: Parquet file of :data:`DUPLICATES_SCHEMA`; it appears once it is whole.
+        inputs: Parquet files with the columns ``position`` (int64, from 0, all different), ``content_hash``
+            (fixed_size_binary(16)), ``quality`` (float32, null or NaN where unknown) and, for the method ``near``,
+            ``signature`` (fixed_size_list<uint32>, null where there is none).
+        out: Parquet file of :data:`FOUND_SCHEMA`; it appears once it is whole.
         settings: Method ``exact`` or ``near``.
         scratch: A folder of this call's own: emptied before, removed after.
         memory_limit: Bytes DuckDB may use before it goes to disk in ``scratch``.
-        threads: Threads of DuckDB; they decide nothing but the time.
 
     Raises:
         CleanfeedError: Not enough disk or memory.
@@ -122,7 +119,7 @@ def find_duplicates(
         scratch.mkdir(parents=True)
         undo.callback(shutil.rmtree, scratch, ignore_errors=True)
         try:
-            database = undo.enter_context(_connect(scratch, memory_limit, threads))
+            database = undo.enter_context(_connect(scratch, memory_limit))
             grouping = _Grouping(database, inputs, settings, scratch)
             grouping.find_exact()
             grouping.find_near()
@@ -132,21 +129,12 @@ def find_duplicates(
             raise CleanfeedError(one_line("cannot group duplicates", str(scratch), cause)) from error
 
 
-def duplicates_between(path: Path, start: int, stop: int) -> pa.Table:
-    """Return the rows of a file of duplicates whose position is in ``[start, stop)``, by rising position."""
-    return pq.read_table(
-        path,
-        schema=DUPLICATES_SCHEMA,
-        filters=(pc.field("position") >= start) & (pc.field("position") < stop),
-    )
-
-
-def _connect(scratch: Path, memory_limit: int, threads: int) -> duckdb.DuckDBPyConnection:
+def _connect(scratch: Path, memory_limit: int) -> duckdb.DuckDBPyConnection:
     return duckdb.connect(
         str(scratch / "groups.duckdb"),
         config={
             "memory_limit": f"{memory_limit}B",
-            "threads": threads,
+            "threads": 1,
             "temp_directory": str(scratch / "spilled"),
             "preserve_insertion_order": False,
             "autoinstall_known_extensions": False,
@@ -195,7 +183,7 @@ class _Grouping:
 
     def write(self, out: Path) -> DuplicateCounts:
         """Write the file of duplicates."""
-        with PartWriter(out, DUPLICATES_SCHEMA, row_group_rows=ROW_GROUP_ROWS) as part:
+        with PartWriter(out, FOUND_SCHEMA, row_group_rows=ROW_GROUP_ROWS) as part:
             for table in _full_row_groups(pa.RecordBatchReader.from_stream(self.database.sql(_ALL))):
                 part.write(table)
         counts = (f"(SELECT count(*) FROM {table})" for table in ("documents", "exact", "near"))
@@ -269,23 +257,15 @@ def _read(paths: Sequence[Path], columns: Sequence[str]) -> Iterator[pa.RecordBa
 
 
 def _batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    if path.suffix == ".arrow":
-        with pa.memory_map(str(path)) as source:
-            reader = pa.ipc.open_file(source)
-            for number in range(reader.num_record_batches):
-                whole = reader.get_batch(number).select(columns)
-                for start in range(0, whole.num_rows, _BATCH_ROWS):
-                    yield whole.slice(start, _BATCH_ROWS)
-    else:
-        with pq.ParquetFile(path) as file:
-            yield from file.iter_batches(_BATCH_ROWS, columns=list(columns))
+    with pq.ParquetFile(path) as file:
+        yield from file.iter_batches(_BATCH_ROWS, columns=list(columns))
 
 
 def _full_row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Yield the rows in tables of full row groups, then the rest, so that the file depends on the rows alone."""
-    rest = DUPLICATES_SCHEMA.empty_table()
+    rest = FOUND_SCHEMA.empty_table()
     for batch in batches:
-        rows = pa.concat_tables([rest, pa.table(batch.columns, schema=DUPLICATES_SCHEMA)])
+        rows = pa.concat_tables([rest, pa.table(batch.columns, schema=FOUND_SCHEMA)])
         full = rows.num_rows - rows.num_rows % ROW_GROUP_ROWS
         if full:
             yield rows.slice(0, full).combine_chunks()

@@ -1,4 +1,4 @@
-"""Signals of documents and the ``quality`` block of a pipeline go in, one number a document comes out."""
+"""Signals of documents and the ``score`` of a pipeline's quality go in, one number a document comes out."""
 
 from __future__ import annotations
 
@@ -12,32 +12,20 @@ from cleanfeed.settings import QualitySettings, Ramp
 Columns = Mapping[str, NDArray[np.float64]]
 
 
-def quality_signals(settings: QualitySettings) -> tuple[str, ...]:
-    """Return the names of the columns :func:`quality_scores` needs for the score."""
-    return tuple(dict.fromkeys(ramp.signal for ramp in settings.score))
-
-
 def quality_scores(settings: QualitySettings, columns: Columns, n: int) -> NDArray[np.float32]:
-    """Return the quality of ``n`` documents.
+    """Return the score of ``n`` documents.
 
-    The score is the weighted mean of the ramps, each clipped to [0, 1]; a ramp whose signal is null is left
-    out of a document's mean, and a document without any is 0. With ``column`` the values of that column are
-    taken as they are, and NaN where there is none: it belongs to the last tier. Quality by ``reference``
-    comes from the text, by :class:`cleanfeed.curriculum.reference.LogRatio`.
+    It is the weighted mean of the ramps, each clipped to [0, 1]; a ramp whose signal is null is left out of a
+    document's mean, and a document without any is 0.
 
     Args:
-        settings: How quality is found.
-        columns: Signals by name (and the quality column, where one is named), NaN where null.
+        settings: The ramps of ``score``; ``column`` and ``reference`` are not looked at.
+        columns: Signals by name, NaN where null.
         n: Number of documents.
 
     Raises:
-        KeyError: A signal or the column was not measured.
-        ValueError: The settings name a reference.
+        KeyError: A signal was not measured.
     """
-    if settings.reference is not None:
-        raise ValueError("quality by reference comes from the text, not from signals")
-    if settings.column is not None:
-        return columns[settings.column].astype(np.float32)
     return _weighted_mean(settings.score, columns, n)
 
 

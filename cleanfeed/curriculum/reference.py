@@ -20,7 +20,6 @@ Counts of parts of a corpus add up to the counts of the whole: parts may be coun
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numba as nb
@@ -36,8 +35,6 @@ from cleanfeed.signals.kernel import fingerprint, inner
 from cleanfeed.signals.word_hashes import END, next_word, spread, text_buffers, word_table
 
 _FACTOR = np.uint64(0x100000001B3)
-
-_PLAIN = DocumentSettings()
 
 
 def count_features(texts: pa.LargeStringArray, buckets: int) -> NDArray[np.int64]:
@@ -69,15 +66,6 @@ class LogRatio:
             raise ValueError(f"counts over {reference.size} and {corpus.size} buckets cannot be compared")
         self.weights: NDArray[np.float64] = _log_share(reference) - _log_share(corpus)
 
-    @classmethod
-    def from_file(cls, path: str, corpus: NDArray[np.int64], settings: DocumentSettings = _PLAIN) -> LogRatio:
-        """Count the reference at a path and compare it with the counts of the corpus.
-
-        Raises:
-            MisuseError: As :func:`reference_counts`.
-        """
-        return cls(reference_counts(path, corpus.size, settings), corpus)
-
     def mean_ratios(self, texts: pa.LargeStringArray) -> NDArray[np.float64]:
         """Return the mean log ratio (nats a feature) of each document; NaN where it has no word."""
         data, offsets = text_buffers(texts)
@@ -92,9 +80,8 @@ class LogRatio:
         return np.nan_to_num(likeness, nan=0.0).astype(np.float32)
 
 
-@lru_cache(maxsize=1)
 def reference_counts(path: str, buckets: int, settings: DocumentSettings) -> NDArray[np.int64]:
-    """Count a reference: a file, folder or pattern of any kind the build reads. Read once a process.
+    """Count a reference: a file, folder or pattern of any kind the build reads.
 
     Raises:
         MisuseError: There is nothing to read, a file is damaged, or no word is in it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -68,4 +68,3 @@ class PieceResult:
     """Row numbers used: for line formats every physical line, blank ones too."""
     bytes_read: int = 0
     damage: Damage | None = None
-    warnings: list[str] = field(default_factory=list)

@@ -24,7 +24,6 @@ MIN_COPY = 8.0
 """Shortest copy the parse names, in characters."""
 MAX_RULER = 128
 """A run of punctuation and spaces up to this many characters is layout (a ruler, dot leaders) and is not counted."""
-WORD = 8
 BLOCK = 64
 """Positions looked up at once: the bits of a number tell which of them have an earlier copy."""
 _NONE = np.uint64(0)

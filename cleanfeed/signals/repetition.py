@@ -28,7 +28,6 @@ REPETITION_COUNTS = (
 
 _ZERO = np.uint64(0)
 _ONE = np.uint64(1)
-_TWO = np.uint64(2)
 _5 = np.uint64(5)
 _31 = np.uint64(31)
 _32 = np.uint64(32)

@@ -21,9 +21,8 @@ from pydantic import ValidationError
 from cleanfeed.curriculum import duplicates
 from cleanfeed.curriculum.clusters import LEADERS, Clusters, SignatureFile
 from cleanfeed.curriculum.duplicates import (
-    DUPLICATES_SCHEMA,
+    FOUND_SCHEMA,
     DuplicateCounts,
-    duplicates_between,
     find_duplicates,
 )
 from cleanfeed.errors import CleanfeedError
@@ -52,21 +51,17 @@ def write(path: Path, documents: Sequence[Document], hashes: int = 6) -> Path:
             "signature": pa.array([one.signature for one in documents], pa.list_(pa.uint32(), hashes)),
         }
     )
-    if path.suffix == ".arrow":
-        with pa.ipc.new_file(path, table.schema) as writer:
-            writer.write_table(table, max_chunksize=3)
-    else:
-        pq.write_table(table, path, row_group_size=3)
+    pq.write_table(table, path, row_group_size=3)
     return path
 
 
 def found(
-    folder: Path, files: Sequence[Sequence[Document]], settings: DuplicateSettings, suffix: str = ".arrow"
+    folder: Path, files: Sequence[Sequence[Document]], settings: DuplicateSettings
 ) -> list[tuple[int, int, str]]:
-    paths = [write(folder / f"{number}{suffix}", file) for number, file in enumerate(files)]
+    paths = [write(folder / f"{number}.parquet", file) for number, file in enumerate(files)]
     counts = find_duplicates(paths, folder / "out.parquet", settings, scratch=folder / "scratch")
     table = pq.read_table(folder / "out.parquet")
-    assert table.schema.equals(DUPLICATES_SCHEMA)
+    assert table.schema.equals(FOUND_SCHEMA)
     rows = [tuple(row.values()) for row in table.to_pylist()]
     kinds = [kind for *_, kind in rows]
     assert counts == DuplicateCounts(sum(map(len, files)), kinds.count("exact"), kinds.count("near"))
@@ -146,7 +141,7 @@ def test_groups_are_those_of_comparing_all_whatever_the_order_and_split(
     random.shuffle(documents)
     ends = [0, *sorted(min(cut, len(documents)) for cut in cuts), len(documents)]
     files = [documents[start:stop] for start, stop in pairwise(ends)]
-    rows = found(folder, files, settings, random.choice([".arrow", ".parquet"]))
+    rows = found(folder, files, settings)
     assert rows == expected(documents, settings)
     removed = {position for position, *_ in rows}
     assert {best for _, best, _ in rows} & removed == set()
@@ -197,7 +192,7 @@ def test_no_documents_and_a_single_one_have_no_duplicates(
     assert found(tmp_path, files, settings) == []
 
 
-def test_a_large_corpus_gives_the_same_bytes_in_any_split_order_and_number_of_threads(tmp_path: Path) -> None:
+def test_a_large_corpus_gives_the_same_bytes_in_any_split_and_order(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     texts = rng.integers(0, 150_000, 200_000)
     families = rng.integers(0, 1 << 32, (20_000, 6), dtype=np.uint32)
@@ -214,7 +209,7 @@ def test_a_large_corpus_gives_the_same_bytes_in_any_split_order_and_number_of_th
         }
     )
     results = []
-    for number, (cuts, threads) in enumerate([((0, 200_000), 1), ((0, 70_001, 70_001, 199_999, 200_000), 3)]):
+    for number, cuts in enumerate([(0, 200_000), (0, 70_001, 70_001, 199_999, 200_000)]):
         folder = tmp_path / str(number)
         folder.mkdir()
         paths = []
@@ -222,27 +217,13 @@ def test_a_large_corpus_gives_the_same_bytes_in_any_split_order_and_number_of_th
             paths.append(folder / f"{start}-{stop}.parquet")
             pq.write_table(whole.slice(start, stop - start).take(rng.permutation(stop - start)), paths[-1])
         out = folder / "out.parquet"
-        counts = find_duplicates(
-            paths, out, NEAR, scratch=folder / "scratch", memory_limit=100 * 2**20, threads=threads
-        )
+        counts = find_duplicates(paths, out, NEAR, scratch=folder / "scratch", memory_limit=100 * 2**20)
         assert counts.documents == 200_000
         # One of each family that occurs is kept.
         assert counts.exact + counts.near == 200_000 - len(np.unique(texts % 20_000))
         assert counts.exact == 200_000 - len(np.unique(texts))
         results.append(out.read_bytes())
     assert results[0] == results[1]
-
-
-def test_a_part_of_the_duplicates_is_read_by_position(tmp_path: Path) -> None:
-    found(tmp_path, [[Document(i, i // 3) for i in range(9)]], EXACT)
-    rows = duplicates_between(tmp_path / "out.parquet", 2, 6)
-    assert rows.schema.equals(DUPLICATES_SCHEMA)
-    assert rows.to_pydict() == {
-        "position": [2, 4, 5],
-        "duplicate_of": [0, 3, 3],
-        "kind": ["exact"] * 3,
-    }
-    assert duplicates_between(tmp_path / "out.parquet", 9, 100).num_rows == 0
 
 
 def test_a_crowded_key_costs_a_fixed_number_of_comparisons_a_document(

@@ -1,4 +1,4 @@
-"""Quality: a documented number from signals or from a column of the input."""
+"""Quality: a documented number from signals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cleanfeed.curriculum.quality import quality_scores, quality_signals, ramp_values
+from cleanfeed.curriculum.quality import quality_scores, ramp_values
 from cleanfeed.settings import QualitySettings, Ramp
 
 NAN = math.nan
@@ -42,29 +42,9 @@ def test_a_null_signal_is_left_out_of_the_mean_and_a_document_without_any_is_zer
     assert found.tolist() == pytest.approx([0.5, 0.0])
 
 
-def test_a_column_of_the_input_is_taken_as_it_is():
-    settings = QualitySettings(column="score")
-    found = quality_scores(settings, columns(score=[-3.5, 17.0, NAN]), 3)
-    assert found.dtype == np.float32
-    assert found.tolist() == pytest.approx([-3.5, 17.0, NAN], nan_ok=True)
-
-
-def test_the_signals_needed_are_named_once():
-    assert quality_signals(QualitySettings(score=(RISING, FALLING, RISING))) == (
-        "letter_share",
-        "digit_share",
-    )
-    assert quality_signals(QualitySettings(column="score")) == ()
-
-
 def test_a_missing_signal_is_an_error():
     with pytest.raises(KeyError, match="digit_share"):
         quality_scores(SCORE, columns(letter_share=[1.0]), 1)
-
-
-def test_a_reference_is_not_scored_from_signals():
-    with pytest.raises(ValueError, match="reference"):
-        quality_scores(QualitySettings(reference="good.txt"), {}, 1)
 
 
 @given(

@@ -115,14 +115,6 @@ def test_a_reference_is_read_from_any_kind_of_input_and_field(tmp_path: Path):
     assert body.tolist() == count_features(texts(LOGS[0]), BUCKETS).tolist()
 
 
-def test_the_ratio_to_a_file_is_the_ratio_to_its_counts(tmp_path: Path):
-    file = tmp_path / "good.txt"
-    file.write_text("\n".join(PROSE))
-    corpus = count_features(texts(*PROSE, *LOGS), BUCKETS)
-    expected = LogRatio(count_features(texts("\n".join(PROSE)), BUCKETS), corpus)
-    assert LogRatio.from_file(str(file), corpus).weights.tolist() == expected.weights.tolist()
-
-
 def test_a_reference_that_is_damaged_or_has_no_words_is_refused(tmp_path: Path):
     empty = tmp_path / "empty.jsonl"
     empty.write_text('{"text": " "}\n')

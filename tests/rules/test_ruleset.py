@@ -142,7 +142,6 @@ def test_rules_on_tokens_are_silent_without_a_tokenizer():
         name="blob", signal="blob_share", above=0.1, evidence=(Bound(signal="unk_share", above=0.1),)
     )
     rules = rule_set(tokens, evidence)
-    assert rules.silent == ("repeated_tokens",)
     assert rules.signals == ("blob_share",)
     # The evidence that cannot be had does not reject: the rule still flags.
     assert rules.evaluate(columns(blob_share=[0.2])).verdict.tolist() == [FLAG]
