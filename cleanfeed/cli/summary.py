@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from cleanfeed.cli.terminal import count, duration, row, shortened, stdout, table, visible, volume
+from cleanfeed.rules.ruleset import COUNTS
 
 if TYPE_CHECKING:
     from cleanfeed.build.runner import BuildReport
     from cleanfeed.build.verify import VerifyReport
 
-COUNTS = ("read", "kept", "flagged", "rejected", "duplicate", "excluded", "unreadable")
 ID_WIDTH = 60
 
 

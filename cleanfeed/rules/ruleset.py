@@ -18,6 +18,8 @@ from cleanfeed.signals.signal import Signal
 KEEP, FLAG, REJECT = 0, 1, 2
 VERDICTS = ("keep", "flag", "reject")
 """The word for each verdict number."""
+COUNTS = ("read", "kept", "flagged", "rejected", "duplicate", "excluded", "unreadable")
+"""What is counted of each input; ``flagged`` is a part of ``kept``."""
 
 REASON_TYPE = pa.struct(
     [
@@ -185,12 +187,6 @@ class RuleSet:
         """Names of the signals the rules look at, each once, in order of use."""
         limits = (limit.signal for rule in self._rules for limit in (rule.limit, *rule.evidence, *rule.where))
         return tuple(dict.fromkeys(limits))
-
-    @property
-    def silent(self) -> tuple[str, ...]:
-        """Names of the rules that do not speak because there is no tokenizer."""
-        speaking = {rule.name for rule in self._rules}
-        return tuple(rule.name for rule in self._settings if rule.name not in speaking)
 
     def without_tokens(self) -> RuleSet:
         """Return the rules that can be judged on the text alone, before it is tokenised.
