@@ -28,6 +28,9 @@ CHECK_BYTES = 2**16
 
 _BLANK = b" \t\r\n"
 
+_with_text: set[tuple[InputFile, str]] = set()
+"""Files this process found a record with the text field in, so that each is searched once, not once a piece."""
+
 
 class BlockReader:
     """Turns blocks of lines into columns."""
@@ -281,7 +284,13 @@ class JsonlReader:
         """
         yield from self._blocks()
         reader = self._reader
-        if reader.keys_seen is None or self.found_text or self._elsewhere():
+        known = (self._piece.file, self._fields.names[TEXT])
+        if self.found_text:
+            _with_text.add(known)
+        if reader.keys_seen is None or known in _with_text:
+            return
+        if self._elsewhere():
+            _with_text.add(known)
             return
         keys = ", ".join(reader.keys_seen[:20])
         raise MisuseError(

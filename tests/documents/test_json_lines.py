@@ -7,6 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cleanfeed.documents import jsonl
+from cleanfeed.documents.codecs import ByteStream
 from cleanfeed.documents.record import Damage
 from cleanfeed.errors import MisuseError
 
@@ -362,6 +364,24 @@ def test_a_part_without_the_field_is_fine_where_another_part_has_it(read: Read) 
     assert outcome.pieces > 2
     assert outcome.texts == ["x"]
     assert outcome.reasons == [(i, "no_text_field") for i in range(1, 21)]
+
+
+def test_a_file_is_searched_for_the_field_once_and_not_once_a_part(
+    read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[int] = []
+
+    def counted(path: str, compression: str, start: int) -> ByteStream:
+        opened.append(start)
+        return ByteStream(path, compression, start)
+
+    monkeypatch.setattr(jsonl, "ByteStream", counted)
+    bare = b'{"id":1,"content":"real words"}\n' * 20
+    outcome = read(bare + b'{"id":0,"text":"x"}\n' + bare, piece_bytes=200)
+    assert outcome.texts == ["x"]
+    # From the start: the check before reading, the first part, and the search when that part has no text.
+    assert opened.count(0) == 3
+    assert len(opened) == outcome.pieces + 2
 
 
 def test_a_field_no_part_has_is_misuse_too(read: Read) -> None:
