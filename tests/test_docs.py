@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +15,7 @@ import yaml
 from pydantic import BaseModel
 
 from cleanfeed import settings
+from cleanfeed.cli.main import main
 from cleanfeed.cli.options import PRESETS
 from cleanfeed.rules.pipeline import load_pipeline, preset_names
 from cleanfeed.signals.registry import SIGNALS
@@ -119,3 +121,29 @@ def test_every_make_target_named_in_the_pages_exists() -> None:
     pages = [*DOCS.glob("*.md"), *ROOT.glob("*.md")]
     named = {name for path in pages for name in re.findall(r"`make ([a-z]+)", path.read_text("utf-8"))}
     assert named <= targets
+
+
+def lines_of(text: str) -> list[str]:
+    """Return the lines without what no two runs share: time and rate, and the blanks that fill a table."""
+    timed = re.compile(r"^\S+ \w+ for (.* of input), \S+ \w+/s$")
+    return [timed.sub(r"for \1", line.rstrip()) for line in text.splitlines()]
+
+
+def test_the_readme_shows_what_the_commands_print(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data_samples").symlink_to(ROOT / "data_samples")
+    monkeypatch.chdir(tmp_path)
+    readme = (ROOT / "README.md").read_text("utf-8")
+    block = readme.split("```\n$ ", 1)[1].split("\n```\n", 1)[0]
+    for part in block.split("\n$ "):
+        command, shown = part.split("\n", 1)
+        program, *arguments = shlex.split(command)
+        assert program == "cleanfeed"
+        assert main(arguments) == 0
+        rest = "\n".join(["", *lines_of(capsys.readouterr().out), ""])
+        # Lines may be left out where … stands, and nowhere else.
+        for run in "\n".join(lines_of(shown)).strip("\n").split("…\n"):
+            told = "\n" + run.removesuffix("\n…").strip("\n") + "\n"
+            assert told in rest, command
+            rest = "\n" + rest.split(told, 1)[1]

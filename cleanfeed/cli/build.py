@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 
 def available_cpus() -> int:
-    """Return the number of CPUs this process may use, which in a container is fewer than the machine has."""
+    """Return the number of CPUs this process may run on.
+
+    A process bound to some of the machine's CPUs sees only those. A quota of CPU time, which a container may have
+    instead, is not seen: there ``--workers`` says better.
+    """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -83,7 +87,8 @@ def build(
 
     INPUT is a file, a folder, a glob or an fsspec address; JSON Lines (plain, gzip, zstd, bz2, xz), Parquet,
     Arrow, a folder saved by Hugging Face datasets, or plain text. Killed and run again, a build goes on where
-    it was.
+    it was. Inputs are recognised again by name, size and 64 sampled blocks of each file, and while a build is
+    unfinished also by their time of change.
     """
     enter("build", out, go_on="Run the same command again to go on where it stopped.")
     workers = workers or available_cpus()

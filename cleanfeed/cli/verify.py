@@ -14,7 +14,7 @@ from cleanfeed.cli.options import debug_option, enter, json_option
 def verify(out: str, as_json: bool) -> int:
     """Read every file of the build in DIR again and compare rows, counts and checksums with its manifest.
 
-    Exit code 1 names the first file or count that is wrong.
+    With exit code 1 it names the files and counts that are wrong, up to five of them.
     """
     enter("verify", out)
     from cleanfeed.build.verify import verify as run

@@ -19,8 +19,10 @@ from numba.extending import intrinsic
 inner = njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """Without the ways in from Python, which take a good part of the time a small function needs to compile.
 
-Nothing of it is kept on disk by itself, but only as a part of what calls it: numba looks at one file when it decides
-whether what it has is still good.
+Nothing of it is kept on disk by itself, but only as a part of what calls it. numba looks at one file when it decides
+whether what it has is still good, so a caller that is kept takes :func:`fingerprint` into its key. Without it are
+``scan_periods``, ``scan_blobs`` and ``scan_mojibake``, which are called from Python too and are kept for that: of other
+files they hold the instructions of this module alone. Who changes one of those removes what is kept.
 """
 
 

@@ -8,8 +8,8 @@ begins a word of its own, which its following punctuation joins. Two words are e
 ends at a line feed; its content runs from its first word to its last, so blanks and a carriage return around it do
 not count, and two lines are equal when their words are and stand apart or joined in the same way.
 
-Only loops over documents are kept on disk, such as that of :mod:`cleanfeed.signals.measure`, each with the code of all
-it calls and under a key that changes with any file of this package.
+The loop over documents of :mod:`cleanfeed.signals.measure` is kept on disk with this code in it, under a key that
+changes with any file of this package: see :mod:`cleanfeed.signals.kernel`.
 """
 
 from __future__ import annotations
