@@ -76,6 +76,58 @@ def at_least_64(typing: Any, numbers: Any, at: Any, least: Any) -> Any:
     return types.uint64(numbers, types.int64, types.int64), emit
 
 
+def bytes_in(size: int, *ranges: tuple[int, int], folded: bool = False) -> Any:
+    """Make an instruction that tells of each of ``size`` bytes whether it lies in one of some ranges: one bit each.
+
+    Args:
+        size: How many bytes; all of them must be in the text.
+        ranges: First and last byte of each.
+        folded: Take the bytes with the bit set that makes ASCII letters lower case.
+    """
+    vector = ir.VectorType(ir.IntType(8), size)
+
+    @intrinsic
+    def mark(typing: Any, data: Any, at: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            def each(byte: int) -> Any:
+                return ir.Constant(vector, [byte] * size)
+
+            array = context.make_array(signature.args[0])(context, builder, arguments[0])
+            place = builder.gep(array.data, [arguments[1]])
+            row = builder.load(builder.bitcast(place, vector.as_pointer()), align=1)
+            row = builder.or_(row, each(0x20)) if folded else row
+            found = ir.Constant(ir.VectorType(ir.IntType(1), size), [0] * size)
+            for low, high in ranges:
+                inside = builder.icmp_unsigned("<=", builder.sub(row, each(low)), each(high - low))
+                found = builder.or_(found, inside)
+            word = _bits(builder, found, size)
+            return word if size == 64 else builder.zext(word, ir.IntType(64))
+
+        return types.uint64(data, types.int64), emit
+
+    return mark
+
+
+def same_as_next(size: int) -> Any:
+    """Make an instruction that tells of each of ``size`` bytes whether the byte after it is equal: one bit each."""
+    vector = ir.VectorType(ir.IntType(8), size)
+
+    @intrinsic
+    def mark(typing: Any, data: Any, at: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            array = context.make_array(signature.args[0])(context, builder, arguments[0])
+            place = builder.gep(array.data, [arguments[1]])
+            after = builder.gep(place, [ir.Constant(ir.IntType(64), 1)])
+            row, moved = (
+                builder.load(builder.bitcast(start, vector.as_pointer()), align=1) for start in (place, after)
+            )
+            return builder.zext(_bits(builder, builder.icmp_unsigned("==", row, moved), size), ir.IntType(64))
+
+        return types.uint64(data, types.int64), emit
+
+    return mark
+
+
 def _spread(builder: Any, number: Any, size: int) -> Any:
     """Emit a vector of ``size`` times the same number."""
     vector = ir.VectorType(number.type, size)

@@ -150,9 +150,11 @@ def repetition(
                         best, most, longest = number, counts[number], chars
         covered = done = 0
         for k in range(pairs if best >= 0 or length > LONGEST_TOP else 0):
-            if gram[k] == best or (length > LONGEST_TOP and first[gram[k]] != at[k]):
-                covered += word_total[at[k] + length] - word_total[max(at[k], done)]
-                done = at[k] + length
+            start, number = at[k], gram[k]
+            counted = (number == best) | (length > LONGEST_TOP) & (first[number] != start)
+            chars = word_total[start + length] - word_total[max(start, done)]
+            covered += chars if counted else 0
+            done = start + length if counted else done
         out[length - 1] = covered
         # Two repeated runs side by side may be a repeated run one word longer.
         found, pairs = pairs, np.int64(0)

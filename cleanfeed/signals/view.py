@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cleanfeed.signals.kernel import inner, load_8, trailing_zeros
+from cleanfeed.signals.kernel import bytes_in, inner, load_8, same_as_next, trailing_zeros
 from cleanfeed.signals.reading import (
     ALPHA_WORDS,
     BITS,
@@ -77,14 +77,13 @@ BREAK, ENDS, COLON_ENDS, ELLIPSIS_ENDS, BULLETED = 1, 2, 4, 8, 16
 _32 = np.uint64(32)
 _ZERO = np.uint64(0)
 _ONE = np.uint64(1)
-_TWO_BLANKS = np.uint64(0x2020)
-_7, _8, _16, _48 = np.uint64(7), np.uint64(8), np.uint64(16), np.uint64(48)
-_EACH = np.uint64(0x0101010101010101)
-"""A one in each of eight bytes. Seven bits added to it cannot reach the next byte, which compares eight at once."""
-_HIGH, _LOW, _BLANKS, _CASE = (_EACH * np.uint64(byte) for byte in (0x80, 0x7F, 0x20, 0x20))
-_FROM_TAB, _PAST_RETURN = (_EACH * np.uint64(0x80 - byte) for byte in (9, 14))
-_FROM_0, _PAST_9 = (_EACH * np.uint64(0x80 - byte) for byte in (0x30, 0x3A))
-_FROM_A, _PAST_Z = (_EACH * np.uint64(0x80 - byte) for byte in (0x61, 0x7B))
+BLOCK = 32
+"""Bytes of a word looked at together."""
+_WHOLE, _LAST = np.uint64(2**BLOCK - 1), np.uint64(BLOCK - 1)
+_ends = bytes_in(BLOCK, (9, 13), (32, 32), (128, 255))
+_digits = bytes_in(BLOCK, (48, 57))
+_letters = bytes_in(BLOCK, (97, 122), folded=True)
+_pairs = same_as_next(BLOCK)
 
 
 class View(NamedTuple):
@@ -214,39 +213,46 @@ def scan(
                 break
         if i >= n:
             break
-        # One word; first eight bytes at once as long as they are ASCII and none stands three times in a row.
+        # One word; first 32 bytes at once as long as they are ASCII and none stands three times in a row.
         start, start_tail, joined = i, tail, i == stop
         if not joined:
             run_from = i - tail
-        some_letters = some_digits = some_pairs = h = _ZERO
-        before = _TWO_BLANKS  # the two bytes before these eight, or two that are in no word
+        some_letters = some_digits = some_pairs = pairs = h = _ZERO
         ended = False
-        hashed = SEED
-        while byte < 128 and i + 8 <= n:
-            eight = load_8(data, i)
-            low = eight & _LOW
-            ends = (_HIGH - (low ^ _BLANKS)) | ((low + _FROM_TAB) & ~(low + _PAST_RETURN)) | eight
-            ends &= _HIGH
-            inside = (ends & (_ZERO - ends)) - _ONE  # the bits below the first end; all where there is none
-            unlike = eight ^ (eight << _8 | before >> _8)
-            if (_HIGH - (unlike | eight ^ (eight << _16 | before))) & inside & _HIGH:
+        while byte < 128 and i + BLOCK + 8 <= n:
+            ends = _ends(data, i)
+            inside = (
+                ends ^ (ends - _ONE)
+            ) >> _ONE & _WHOLE  # the bits below the first end; all where there is none
+            before, pairs = pairs, _pairs(data, i) & inside
+            if pairs & (pairs >> _ONE | before >> _LAST):
                 break
-            some_pairs |= (_HIGH - unlike) & inside
-            some_digits |= (low + _FROM_0) & ~(low + _PAST_9) & inside
-            low |= _CASE
-            some_letters |= (low + _FROM_A) & ~(low + _PAST_Z) & inside
+            some_pairs |= pairs
+            some_digits |= _digits(data, i) & inside
+            some_letters |= _letters(data, i) & inside
             if ends == _ZERO:
-                hashed = (hashed ^ eight) * MIX
-                hashed ^= hashed >> _32
-                before = eight >> _48
-                i += 8
+                i += BLOCK
                 continue
-            i += trailing_zeros(ends) >> 3
-            ended = eight & (inside + _ONE) == _ZERO
-            h = finish_hash((hashed ^ eight & inside >> _7) * MIX, i - start)
+            size = trailing_zeros(ends)
+            i += size
+            ended = data[np.uint64(i)] < 128
+            at = start
+            if i - start < 16:
+                # A choice, not a branch: whether a word is longer than 7 bytes is anyone's guess.
+                longer = (SEED ^ load_8(data, start)) * MIX
+                h = longer ^ longer >> _32 if i - start > 7 else SEED
+                at += i - start & 8
+            else:
+                h = SEED
+                while at + 8 <= i:
+                    h = (h ^ load_8(data, at)) * MIX
+                    h ^= h >> _32
+                    at += 8
+            rest = load_8(data, at) & ((_ONE << np.uint64(8 * (i - at))) - _ONE)
+            h = finish_hash((h ^ rest) * MIX, i - start)
             break
-        bits = (LETTER if some_letters & _HIGH else 0) | (NUMBER if some_digits & _HIGH else 0)
-        counts[PAIRS] |= np.int64(some_pairs & _HIGH)
+        bits = (LETTER if some_letters else 0) | (NUMBER if some_digits else 0)
+        counts[PAIRS] |= np.int64(some_pairs)
         if ended:
             last_flags = table[np.uint64(data[np.uint64(i - 1)])]
             spaced = True

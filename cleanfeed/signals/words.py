@@ -46,6 +46,21 @@ _ONE = np.uint64(1)
 _8, _16, _24, _32, _40 = (np.uint64(bits) for bits in (8, 16, 24, 32, 40))
 _FIRST_3, _FIRST_5, _FIRST_6, _FIRST_7 = (np.uint64((1 << 8 * size) - 1) for size in (3, 5, 6, 7))
 _ONES, _HIGH, _EIGHT_J = (np.uint64(0x0101010101010101 * byte) for byte in (0x01, 0x80, ord("j")))
+_SPREAD, _54 = np.uint64(0x9E3779B97F4A7C15), np.uint64(54)
+
+
+def _ends() -> npt.NDArray[np.uint8]:
+    """Tell the first three bytes of marked words (1) and the last three (2) from nearly all others."""
+    ends = np.zeros(1024, np.uint8)
+    beginnings = (*STOP_WORDS, "use", "ipsum", "policy", "cookies")
+    endings = ("use", "uses", "terms", "lorem", "cookie", "privacy")
+    for bit, pieces in ((1, [word[:3] for word in beginnings]), (2, [word[-3:] for word in endings])):
+        for piece in pieces:
+            ends[int(_ascii(piece)) * int(_SPREAD) % 2**64 >> int(_54)] |= bit
+    return ends
+
+
+_ENDS = _ends()
 _NUMBER = np.uint64(MAX_WORDS - 1)
 """The bits of a table's entry that tell the number; those above are of the hash."""
 
@@ -115,17 +130,19 @@ def _eight(data: Any, at: Any, stop: Any) -> Any:  # pragma: no cover - compiled
 def word_marks(data: Any, start: Any, stop: Any) -> Any:  # pragma: no cover - compiled
     """Return the marks of the word between two bytes; letters match in any case."""
     size = stop - start
-    # All comparisons are made, and none is a branch: guessing which of them matter costs the processor more.
     head = _eight(data, start, stop)
-    marks = (head == _THE) | (head == _BE) << 1 | (head == _TO) << 2 | (head == _OF) * (1 << 3 | MARK_OF)
-    marks |= (head == _AND) << 4 | (head == _THAT) << 5 | (head == _HAVE) << 6 | (head == _WITH) << 7
-    marks |= (head & _FIRST_3 == _USE) * MARK_USING | (head & _FIRST_5 == _IPSUM) * MARK_IPSUM
-    marks |= (head & _FIRST_6 == _POLICY) * MARK_POLICY | (head & _FIRST_7 == _COOKIES) * MARK_COOKIES
     # The last 8 bytes, in the upper end of the number, with zeros for those before the word.
     tail = head << np.uint64(64 - 8 * size) if size < 8 else load_8(data, stop - 8) | _CASE
-    marks |= (tail >> _40 == _USE) * MARK_USE | (tail >> _32 == _USES) * MARK_USES
-    marks |= (tail >> _24 == _TERMS) * MARK_TERMS | (tail >> _24 == _LOREM) * MARK_LOREM
-    marks |= (tail >> _16 == _COOKIE) * MARK_COOKIE | (tail >> _8 == _PRIVACY) * MARK_PRIVACY
+    marks = 0
+    if _ENDS[(head & _FIRST_3) * _SPREAD >> _54] & 1 | _ENDS[(tail >> _40) * _SPREAD >> _54] & 2:
+        # All comparisons are made, and none is a branch: guessing which of them matter costs the processor more.
+        marks |= (head == _THE) | (head == _BE) << 1 | (head == _TO) << 2 | (head == _OF) * (1 << 3 | MARK_OF)
+        marks |= (head == _AND) << 4 | (head == _THAT) << 5 | (head == _HAVE) << 6 | (head == _WITH) << 7
+        marks |= (head & _FIRST_3 == _USE) * MARK_USING | (head & _FIRST_5 == _IPSUM) * MARK_IPSUM
+        marks |= (head & _FIRST_6 == _POLICY) * MARK_POLICY | (head & _FIRST_7 == _COOKIES) * MARK_COOKIES
+        marks |= (tail >> _40 == _USE) * MARK_USE | (tail >> _32 == _USES) * MARK_USES
+        marks |= (tail >> _24 == _TERMS) * MARK_TERMS | (tail >> _24 == _LOREM) * MARK_LOREM
+        marks |= (tail >> _16 == _COOKIE) * MARK_COOKIE | (tail >> _8 == _PRIVACY) * MARK_PRIVACY
     for at in range(start, stop - 9, 8):
         unlike = _eight(data, at, stop) ^ _EIGHT_J
         if (unlike - _ONES) & ~unlike & _HIGH == _ZERO:
