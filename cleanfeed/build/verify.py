@@ -16,7 +16,7 @@ from cleanfeed.build.settle import COUNTS, REJECTED_SCHEMA, SIGNALS_SCHEMA
 from cleanfeed.curriculum.durable import file_digest
 from cleanfeed.curriculum.writer import curriculum_schema
 from cleanfeed.documents.record import UNREADABLE_SCHEMA
-from cleanfeed.errors import MisuseError, VerifyError, one_line
+from cleanfeed.errors import CleanfeedError, MisuseError, VerifyError, one_line
 
 FOREIGN = "not in the manifest"
 FOLDERS = ("curriculum", "rejected", "unreadable", "signals")
@@ -125,26 +125,34 @@ def _conservation(out: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
         total = sum(entry["counts"][name] for entry in manifest["inputs"])
         if total != counts[name]:
             yield f"manifest.json: the inputs have {total} {name}, counts say {counts[name]}"
-    words = {
-        "kept": "keep', 'flag",
-        "flagged": "flag",
-        "rejected": "reject",
-        "duplicate": "duplicate",
-        "excluded": "excluded",
-    }
-    for name, verdicts in words.items():
-        found = _number(out, manifest, "signals", f"count(*) FILTER (verdict IN ('{verdicts}'))")
-        if found != counts[name]:
-            yield f"signals/: {found} documents are {name}, the manifest says {counts[name]}"
-    for folder, expected in (
-        ("rejected", counts["rejected"] + counts["duplicate"] + counts["excluded"]),
-        ("unreadable", counts["unreadable"]),
-    ):
-        if (found := _number(out, manifest, folder, "count(*)")) != expected:
-            yield f"{folder}/: {found} rows, the manifest says {expected}"
+    found = _counted(out, manifest)
+    for entry in manifest["inputs"]:
+        for name in COUNTS:
+            number = found.get(entry["source"], {}).get(name, 0)
+            if number != entry["counts"][name]:
+                expected = entry["counts"][name]
+                yield f"{entry['source']}: the files hold {number} {name}, the manifest says {expected}"
+    for source in found.keys() - {entry["source"] for entry in manifest["inputs"]}:
+        yield f"{source}: in the files, but no input"
+    left_out = counts["rejected"] + counts["duplicate"] + counts["excluded"]
+    if (rows := _number(out, manifest, "rejected", "count(*)")) != left_out:
+        yield f"rejected/: {rows} rows, the manifest says {left_out}"
     kept = _number(out, manifest, "curriculum", "count(*) FILTER (part = 0)")
     if kept != counts["kept"]:
         yield f"curriculum/: {kept} documents, the manifest says {counts['kept']} were kept"
+
+
+def _counted(out: Path, manifest: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """Return what the files say of each input: as many of its records as ``signals/`` and ``unreadable/`` hold."""
+    names = {"keep": ("kept",), "flag": ("kept", "flagged"), "reject": ("rejected",)}
+    found: dict[str, dict[str, int]] = {}
+    for folder, verdict in (("signals", "verdict"), ("unreadable", "'unreadable'")):
+        query = f"SELECT source, {verdict}, count(*) FROM read_parquet($files) GROUP BY ALL"
+        for source, word, number in _query(out, query, {"files": _names(manifest, folder)}):
+            counts = found.setdefault(source, {})
+            for name in ("read", *names.get(word, (word,))):
+                counts[name] = counts.get(name, 0) + number
+    return found
 
 
 def _adds_up(where: str, counts: Mapping[str, int]) -> Iterator[str]:
@@ -192,10 +200,9 @@ def _row_groups(out: Path, stage: Mapping[str, Any]) -> Iterator[str]:
 
 def _samples(out: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
     """Check that every kept document is in the curriculum with all its parts, and nothing else is."""
-    with TemporaryDirectory() as spill, duckdb.connect(config={"memory_limit": "1GB"}) as store:
-        store.execute("SET temp_directory = ?", [spill])
-        lost, extra, torn = store.execute(
-            """
+    lost, extra, torn = _query(
+        out,
+        """
             WITH samples AS (
                 SELECT source, source_row, count(*) AS parts, max(part) AS last, count(DISTINCT part) AS different
                 FROM read_parquet($curriculum) GROUP BY ALL
@@ -203,12 +210,9 @@ def _samples(out: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
             SELECT count(*) FILTER (samples.source IS NULL), count(*) FILTER (kept.source IS NULL),
                 count(*) FILTER (samples.parts != samples.last + 1 OR samples.parts != samples.different)
             FROM kept FULL JOIN samples USING (source, source_row)
-            """,
-            {
-                folder: [str(out / name) for name in _names(manifest, folder)]
-                for folder in ("curriculum", "signals")
-            },
-        ).fetchall()[0]
+        """,
+        {folder: _names(manifest, folder) for folder in ("curriculum", "signals")},
+    )[0]
     for number, what in (
         (lost, "kept but not there"),
         (extra, "there but not kept"),
@@ -227,10 +231,17 @@ def _names(manifest: Mapping[str, Any], folder: str) -> list[str]:
 
 
 def _row(out: Path, names: list[str], expression: str) -> tuple[Any, ...]:
-    with duckdb.connect() as store:
-        row = store.execute(
-            f"SELECT {expression} FROM read_parquet(?)",
-            [[str(out / name) for name in names]],
-        ).fetchone()
-    assert row is not None
-    return row
+    return _query(out, f"SELECT {expression} FROM read_parquet($files)", {"files": names})[0]
+
+
+def _query(out: Path, query: str, files: Mapping[str, list[str]]) -> list[tuple[Any, ...]]:
+    """Return the rows of a query over files of the build; DuckDB goes to disk for what 1 GB cannot hold."""
+    paths = {parameter: [str(out / name) for name in names] for parameter, names in files.items()}
+    try:
+        with TemporaryDirectory() as spill, duckdb.connect(config={"memory_limit": "1GB"}) as store:
+            store.execute("SET temp_directory = ?", [spill])
+            return store.execute(query, paths).fetchall()
+    except duckdb.Error as error:
+        raise CleanfeedError(
+            one_line("cannot check the build", str(out), str(error).splitlines()[0])
+        ) from error

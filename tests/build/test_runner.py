@@ -10,10 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from cleanfeed.build import runner, spool, tasks
+from cleanfeed.build.lock import only_build
 from cleanfeed.build.verify import verify
 from cleanfeed.curriculum.tokenizer import TextEncoder
 from cleanfeed.documents import read
-from cleanfeed.errors import CleanfeedError, MisuseError, NothingReadableError
+from cleanfeed.errors import BusyError, CleanfeedError, MisuseError, NothingReadableError
 
 from .conftest import TOKENIZER, Build, Silent, prose, tree, write_jsonl
 
@@ -42,7 +43,7 @@ def test_every_record_is_counted_once_and_lies_where_its_verdict_says(tmp_path: 
     assert manifest["counts"] == {
         "read": 47,
         "kept": 43,
-        "flagged": manifest["counts"]["flagged"],
+        "flagged": 0,
         "rejected": 2,
         "duplicate": 0,
         "excluded": 0,
@@ -250,14 +251,59 @@ def test_an_overwrite_that_was_killed_while_reading_goes_on_and_ends_like_any_ot
 ):
     source = write_jsonl(tmp_path / "a.jsonl", RECORDS)
     expected = run(source, out=tmp_path / "expected", sets=["curriculum.seed=3"]).manifest
-    run(source)
-    with monkeypatch.context() as stopped:
-        stopped.setattr(runner, "remove_old", lambda out: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            run(source, sets=["curriculum.seed=3"], overwrite=True)
+    run(source, sets=SMALL_FILES)
+    stop_before("remove_old", run, monkeypatch, source, sets=["curriculum.seed=3"], overwrite=True)
     verify(str(tmp_path / "out"))
     assert run(source, sets=["curriculum.seed=3"], overwrite=True).manifest == expected
     assert tree(tmp_path / "out") == tree(tmp_path / "expected")
+
+
+@pytest.mark.parametrize("effect", [1, 3, 9])
+def test_a_removal_that_was_killed_is_taken_up_again(
+    tmp_path: Path, run: Build, monkeypatch: pytest.MonkeyPatch, effect: int
+):
+    source = write_jsonl(tmp_path / "a.jsonl", RECORDS)
+    run(source, sets=SMALL_FILES)
+    (tmp_path / "out" / "mine.txt").write_text("mine")
+    unlink, done = Path.unlink, []
+
+    def dying(path: Path, missing_ok: bool = False) -> None:
+        if path.suffix == ".parquet":
+            done.append(path)
+            if len(done) == effect:
+                raise KeyboardInterrupt
+        unlink(path, missing_ok=missing_ok)
+
+    with monkeypatch.context() as killed:
+        killed.setattr(Path, "unlink", dying)
+        with pytest.raises(KeyboardInterrupt):
+            run(source, overwrite=True)
+    progress = Silent()
+    run(source, overwrite=True, progress=progress)
+    assert progress.notes == []
+    verify(str(tmp_path / "out"))
+    (tmp_path / "out" / "mine.txt").unlink()
+    run(source, out=tmp_path / "expected")
+    assert tree(tmp_path / "out") == tree(tmp_path / "expected")
+
+
+def test_a_second_build_into_a_folder_uses_its_own_exclusions(tmp_path: Path, run: Build):
+    source = write_jsonl(tmp_path / "a.jsonl", [{"id": n, "text": prose(n)} for n in range(5)])
+    run(source, out=tmp_path / "all")
+    hashes = [digest.hex() for (digest,) in rows(tmp_path / "all", "signals/*.parquet", "content_hash")]
+    for number in (1, 3):
+        (tmp_path / "list.txt").write_text("\n".join(hashes[:number]))
+        manifest = run(source, exclude=(str(tmp_path / "list.txt"),), overwrite=True).manifest
+        assert manifest["counts"]["excluded"] == number
+
+
+def test_a_build_that_is_done_does_not_disturb_one_that_replaces_it(tmp_path: Path, run: Build):
+    source = write_jsonl(tmp_path / "a.jsonl", RECORDS)
+    run(source)
+    with only_build(tmp_path / "out" / ".work"), pytest.raises(BusyError):
+        run(source)
+    assert run(source).already_done
+    assert not (tmp_path / "out" / ".work").exists()
 
 
 @pytest.mark.parametrize("manifest", [b"", b"{}", b"[]", b'{"format_version": 99}'])
@@ -275,16 +321,39 @@ def test_a_manifest_that_cannot_be_read_is_one_line_and_can_be_overwritten(
     verify(str(tmp_path / "out"))
 
 
+SMALL_FILES = ["curriculum.row_group_chars=1000", "curriculum.file_row_groups=1"]
+
+
+def stop_before(name: str, run: Build, stopped: pytest.MonkeyPatch, *inputs: Path, **fields: object) -> None:
+    """Run a build that ends where it would call ``name``."""
+    with stopped.context() as patched:
+        patched.setattr(runner, name, lambda *arguments: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(*inputs, **fields)
+
+
+def test_an_unfinished_build_is_left_alone_by_one_of_other_settings(
+    tmp_path: Path, run: Build, monkeypatch: pytest.MonkeyPatch
+):
+    source = write_jsonl(tmp_path / "a.jsonl", RECORDS)
+    stop_before("write_manifest", run, monkeypatch, source, sets=SMALL_FILES)
+    before = tree(tmp_path / "out")
+    with pytest.raises(MisuseError, match="unfinished build of other inputs or settings"):
+        run(source)
+    after = tree(tmp_path / "out")
+    del before[".work/lock"], after[".work/lock"]
+    assert after == before
+    run(source, sets=SMALL_FILES)
+    run(source, out=tmp_path / "expected", sets=SMALL_FILES)
+    assert tree(tmp_path / "out") == tree(tmp_path / "expected")
+
+
 def test_an_unfinished_build_of_other_settings_leaves_nothing_when_it_is_overwritten(
     tmp_path: Path, run: Build, monkeypatch: pytest.MonkeyPatch
 ):
     source = write_jsonl(tmp_path / "a.jsonl", RECORDS)
-    with monkeypatch.context() as stopped:
-        stopped.setattr(runner, "write_manifest", lambda out, manifest: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            run(source, sets=["curriculum.bands.short.max_chars=20"])
-    with pytest.raises(MisuseError, match="unfinished build of other inputs or settings"):
-        run(source)
+    stop_before("write_manifest", run, monkeypatch, source, sets=SMALL_FILES)
+    assert len(list((tmp_path / "out" / "curriculum").rglob("*.parquet"))) > 12
     run(source, overwrite=True)
     run(source, out=tmp_path / "expected")
     assert tree(tmp_path / "out") == tree(tmp_path / "expected")
@@ -304,6 +373,27 @@ def test_an_out_that_can_be_no_folder_is_misuse(tmp_path: Path, run: Build, out:
     with pytest.raises(MisuseError, match="--out is no"):
         run(source, out=out if "://" in out else tmp_path / out)
     assert sorted(tree(tmp_path)) == ["a.jsonl"]
+
+
+def test_a_glob_that_matches_files_of_out_is_refused(tmp_path: Path, run: Build):
+    write_jsonl(tmp_path / "in" / "a.jsonl", RECORDS)
+    run(tmp_path / "in" / "*.jsonl", out=tmp_path / "in" / "out")
+    with pytest.raises(MisuseError, match="an input lies inside --out"):
+        run(str(tmp_path / "in" / "**" / "*"), out=tmp_path / "in" / "out", overwrite=True)
+    verify(str(tmp_path / "in" / "out"))
+
+
+def test_a_local_file_may_have_a_name_that_looks_like_an_address(tmp_path: Path, run: Build):
+    source = write_jsonl(tmp_path / "zip::a.jsonl", [{"id": 1, "text": prose(1)}])
+    assert run(source).manifest["counts"]["kept"] == 1
+
+
+def test_a_quality_beyond_all_bounds_is_unknown(tmp_path: Path, run: Build):
+    records = [{"id": n, "text": prose(n), "score": score} for n, score in enumerate([1e300, -1e300, 0.5])]
+    manifest = run(write_jsonl(tmp_path / "a.jsonl", records), sets=["quality={column: score}"]).manifest
+    found = dict(rows(tmp_path / "out", "curriculum/*/*.parquet", "doc_id, quality"))
+    assert found == {"0": None, "1": None, "2": 0.5}
+    assert {stage["mean_quality"] for stage in manifest["stages"] if stage["samples"]} <= {0.5, None}
 
 
 def test_a_build_in_which_everything_is_excluded_is_finished(tmp_path: Path, run: Build):

@@ -125,6 +125,23 @@ def test_any_edit_of_the_manifest_is_found(built: Path, place: tuple[str | int, 
         verify(str(built))
 
 
+def test_counts_of_an_input_that_were_moved_to_another_are_found(tmp_path: Path, run: Build):
+    for name in "ab":
+        write_jsonl(
+            tmp_path / "in" / f"{name}.jsonl", [{"id": n, "text": prose(n + ord(name))} for n in range(4)]
+        )
+    run(tmp_path / "in")
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    for entry, change in zip(manifest["inputs"], (1, -1), strict=True):
+        entry["counts"]["read"] += change
+        entry["counts"]["kept"] += change
+    write_manifest(tmp_path / "out", manifest)
+    with pytest.raises(
+        VerifyError, match=r"a\.jsonl: the files hold 4 read, the manifest says 5; a\.jsonl: .* kept"
+    ):
+        verify(str(tmp_path / "out"))
+
+
 def test_a_foreign_file_alone_is_to_be_removed(built: Path):
     (built / "signals" / "part-00099.parquet").write_bytes(b"mine")
     with pytest.raises(VerifyError, match=r"signals/part-00099\.parquet: not in the manifest\. Remove it"):

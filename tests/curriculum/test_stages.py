@@ -58,6 +58,13 @@ def test_tiers_by_share_take_that_part_of_the_samples():
     assert tiers.of(quality).tolist() == [0, 2, 0, 0, 0, 1, 1, 2, 1, 2]
 
 
+def test_tiers_by_share_do_not_lose_or_gain_a_sample_to_rounding():
+    quality = np.arange(10, dtype=np.float32)
+    histogram = {int(place): 1 for place in quality_bins(quality)}
+    tiers = Tiers(settings(Tier(name="top", share=0.1), Tier(name="next", share=0.2)), histogram)
+    assert np.bincount(tiers.of(quality)).tolist() == [7, 2, 1][::-1]
+
+
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=2))
 def test_quality_bins_rise_with_the_quality(values: list[float]):
     ordered = quality_bins(np.array(sorted(values), dtype=np.float32))
