@@ -57,12 +57,17 @@ def _call(function: Callable[..., Result], arguments: tuple[Any, ...]) -> Result
     return function(*arguments, _report)
 
 
+def one_thread() -> None:
+    """Let libraries that are loaded from now on, here and in processes started from here, use one thread each."""
+    os.environ.update({name: value for name, value in ONE_THREAD.items() if name not in os.environ})
+
+
 def start_server() -> None:
     """Begin to load what workers need, in a process of its own, while this one does something else.
 
     Calling it again does nothing. It imports little, so that a command can call it before anything else.
     """
-    os.environ.update({name: value for name, value in ONE_THREAD.items() if name not in os.environ})
+    one_thread()
     multiprocessing.set_forkserver_preload(["cleanfeed.build.preload"])
     with children_deaf_to_ctrl_c():
         forkserver.ensure_running()
