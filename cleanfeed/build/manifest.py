@@ -14,12 +14,13 @@ from cleanfeed import __version__
 from cleanfeed.build.layout import StageTotals, row_group_rows
 from cleanfeed.build.measure import Measured
 from cleanfeed.build.request import FORMAT_VERSION, Prepared, describe
-from cleanfeed.build.settle import COUNTS, Settled
+from cleanfeed.build.settle import Settled
 from cleanfeed.curriculum.duplicates import DuplicateCounts
 from cleanfeed.curriculum.durable import write_bytes
 from cleanfeed.documents.record import Damage
 from cleanfeed.errors import CleanfeedError, one_line
 from cleanfeed.rules.pipeline import resolved
+from cleanfeed.rules.ruleset import COUNTS
 
 MANIFEST_NAME = "manifest.json"
 NEEDED = {

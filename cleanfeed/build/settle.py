@@ -23,11 +23,8 @@ from cleanfeed.curriculum.order import shuffle_keys
 from cleanfeed.curriculum.stages import bands, quality_bins
 from cleanfeed.curriculum.writer import HASH_TYPE, PartWriter
 from cleanfeed.documents.record import UNREADABLE_SCHEMA
-from cleanfeed.rules.ruleset import REJECT
+from cleanfeed.rules.ruleset import COUNTS, REJECT
 from cleanfeed.signals.registry import SIGNALS
-
-COUNTS = ("read", "kept", "flagged", "rejected", "duplicate", "excluded", "unreadable")
-"""What is counted for each input; ``flagged`` is a part of ``kept``."""
 
 GATHER_BYTES = 8 * 2**20
 """Rows of ``signals/`` and the like are written in row groups of about this size in memory."""

@@ -12,11 +12,12 @@ import duckdb
 import pyarrow.parquet as pq
 
 from cleanfeed.build.manifest import curriculum_digest, manifest_digest, read_manifest
-from cleanfeed.build.settle import COUNTS, REJECTED_SCHEMA, SIGNALS_SCHEMA
+from cleanfeed.build.settle import REJECTED_SCHEMA, SIGNALS_SCHEMA
 from cleanfeed.curriculum.durable import file_digest
 from cleanfeed.curriculum.writer import curriculum_schema
 from cleanfeed.documents.record import UNREADABLE_SCHEMA
 from cleanfeed.errors import CleanfeedError, MisuseError, VerifyError, one_line
+from cleanfeed.rules.ruleset import COUNTS
 
 FOREIGN = "not in the manifest"
 FOLDERS = ("curriculum", "rejected", "unreadable", "signals")
