@@ -92,10 +92,12 @@ def build(
     """
     enter("build", out, go_on="Run the same command again to go on where it stopped.")
     workers = workers or available_cpus()
+    from cleanfeed.build.engine import one_thread, start_server
+
+    # Before anything is imported that reads it.
+    one_thread()
     if workers > 1:
         # It loads what workers need while this process imports and plans.
-        from cleanfeed.build.engine import start_server
-
         start_server()
     from cleanfeed.documents.hub import is_hub_name
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,19 @@ def test_build_prints_the_table_on_stdout_and_progress_on_stderr(
     assert ["cleanfeed", "explain", str(out), "'[loop]'"] in rows
     assert any(line.startswith("measure: ") for line in progress.splitlines())
     assert "measure" not in printed
+
+
+def test_one_worker_is_one_thread_unless_the_environment_says_otherwise(
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TOKENIZERS_PARALLELISM", "RAYON_NUM_THREADS"):
+        monkeypatch.setenv(name, "")  # so that it is put back afterwards
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert main(["build", str(built / "in.jsonl"), "--out", str(tmp_path / "out"), "--workers", "1"]) == 0
+    assert os.environ["TOKENIZERS_PARALLELISM"] == "false"
+    assert os.environ["RAYON_NUM_THREADS"] == "1"
+    assert os.environ["OMP_NUM_THREADS"] == "3"
 
 
 def test_build_json_is_the_manifest_with_what_the_run_adds(
