@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cleanfeed.build.measure import CorpusCounts, read_corpus_counts, spool_path
-from cleanfeed.build.spool import Spool, flat_ids, flat_text, hashes, signal_columns
+from cleanfeed.build.spool import Spool, flat_ids, hashes, signal_columns
 from cleanfeed.build.tasks import Context, Segment, stamp
 from cleanfeed.curriculum.duplicates import EXACT
 from cleanfeed.curriculum.exclusions import HashSet
@@ -24,6 +24,7 @@ from cleanfeed.curriculum.reference import LogRatio
 from cleanfeed.curriculum.samples import ByteCutter, SampleRanges, TokenCutter, split
 from cleanfeed.curriculum.stages import band_limits
 from cleanfeed.rules.ruleset import REASON_TYPE, REJECT, VERDICTS, Verdicts
+from cleanfeed.signals.buffers import text_buffers
 from cleanfeed.signals.corpus import rare_token_share
 
 REASONS_TYPE = pa.list_(REASON_TYPE)
@@ -234,7 +235,7 @@ class Judge:
         chars = batch.signals["chars"].astype(np.int64)[kept]
         limit = int(self.limits[-1])
         if self.encoder is None:
-            data, offsets = flat_text(batch.spool.column("text"))
+            data, offsets = text_buffers(batch.spool.column("text"))
             starts, stops = offsets[:-1][kept], offsets[1:][kept]
             ranges = split(starts, stops, chars, chars, limit, ByteCutter(data))
             view = data.data

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cleanfeed.build.spool import IDS_TYPE, SegmentWriter, flat_text, hashes, spool_schema, spool_writer
+from cleanfeed.build.spool import IDS_TYPE, SegmentWriter, hashes, spool_schema, spool_writer
 from cleanfeed.build.tasks import EXPANSION, Context, Task, bytes_on_disk
 from cleanfeed.curriculum.durable import written_aside
 from cleanfeed.curriculum.gather import offsets_of
@@ -23,6 +23,7 @@ from cleanfeed.curriculum.tokenizer import TextEncoder
 from cleanfeed.documents.read import read_piece
 from cleanfeed.documents.record import DocumentBatch, PieceResult, Unreadable
 from cleanfeed.rules.ruleset import REJECT
+from cleanfeed.signals.buffers import text_buffers
 from cleanfeed.signals.corpus import count_documents
 from cleanfeed.signals.measure import measure_texts
 from cleanfeed.signals.registry import SIGNALS
@@ -145,7 +146,7 @@ def _advance(report: Report, piece: Any, result: PieceResult, reported: int) -> 
 
 def content_hashes(texts: pa.LargeStringArray) -> pa.FixedSizeBinaryArray:
     """Return the xxh3-128 of each text's UTF-8, in the byte order of its hex digest."""
-    data, offsets = flat_text(texts)
+    data, offsets = text_buffers(texts)
     return hashes(data.data, offsets[:-1], offsets[1:])
 
 

@@ -16,12 +16,13 @@ import pyarrow as pa
 from cleanfeed.build.layout import FileSpec, column, read_index, stage_rows
 from cleanfeed.build.measure import Report, spool_path
 from cleanfeed.build.settle import samples_path
-from cleanfeed.build.spool import Spool, flat_ids, flat_text
+from cleanfeed.build.spool import Spool, flat_ids
 from cleanfeed.build.tasks import Context, Segment
 from cleanfeed.curriculum.gather import offsets_of, scatter
 from cleanfeed.curriculum.order import BUCKET_BITS
 from cleanfeed.curriculum.stages import Tiers
 from cleanfeed.curriculum.writer import PartWriter, curriculum_schema
+from cleanfeed.signals.buffers import text_buffers
 
 Int64 = npt.NDArray[np.int64]
 
@@ -147,7 +148,7 @@ class _Values:
         """Copy samples ``here`` of ``part`` from the batch they lie in."""
         starts, lengths = (column(part.rows, name).astype(np.int64)[here] for name in ("start", "length"))
         if self.encoder is None:
-            flat: npt.NDArray[Any] = flat_text(batch.column("text"))[0]
+            flat: npt.NDArray[Any] = text_buffers(batch.column("text"))[0]
         else:
             flat, offsets = flat_ids(batch.column("ids"))
             if self.keep_text:

@@ -112,14 +112,6 @@ def signal_columns(batch: pa.RecordBatch) -> dict[str, npt.NDArray[np.float64]]:
     return {name.removeprefix("signal:"): batch.column(name).to_numpy(zero_copy_only=True) for name in names}
 
 
-def flat_text(texts: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Return the UTF-8 of a text column in a row and the n + 1 offsets in it, without copying."""
-    _, offsets, data = texts.buffers()
-    places = np.frombuffer(offsets, dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    raw: Any = data if data is not None else b""
-    return np.frombuffer(raw, dtype=np.uint8), places
-
-
 def flat_ids(ids: pa.LargeListArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
     """Return the ids of an id column in a row and the n + 1 offsets in it, without copying."""
     return ids.values.to_numpy(zero_copy_only=True), ids.offsets.to_numpy(zero_copy_only=True)

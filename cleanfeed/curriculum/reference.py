@@ -31,8 +31,9 @@ from cleanfeed.documents.plan import plan_inputs
 from cleanfeed.documents.read import read_piece
 from cleanfeed.errors import MisuseError, one_line
 from cleanfeed.settings import DocumentSettings
+from cleanfeed.signals.buffers import text_buffers
 from cleanfeed.signals.kernel import fingerprint, inner
-from cleanfeed.signals.word_hashes import END, next_word, spread, text_buffers, word_table
+from cleanfeed.signals.word_hashes import END, next_word, spread, word_table
 
 _FACTOR = np.uint64(0x100000001B3)
 

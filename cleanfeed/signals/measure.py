@@ -19,6 +19,7 @@ import pyarrow as pa
 from numba import njit
 
 from cleanfeed.signals.blobs import BLOB_COUNTS, scan_blobs
+from cleanfeed.signals.buffers import text_buffers
 from cleanfeed.signals.byte_formulas import byte_columns
 from cleanfeed.signals.characters import CHARACTER_COUNTS, characters
 from cleanfeed.signals.formulas import view_columns
@@ -117,16 +118,7 @@ def measure_texts(texts: pa.LargeStringArray) -> dict[str, npt.NDArray[np.float6
     size = len(texts)
     if texts.null_count:
         raise ValueError("texts must not hold nulls")
-    _, offset_buffer, data_buffer = texts.buffers()
-    if size == 0 or offset_buffer is None:
-        offsets = np.zeros(size + 1, np.int64)
-    else:
-        offsets = np.frombuffer(offset_buffer, np.int64, size + 1, texts.offset * 8)
-    # One byte stands in for no bytes: an Arrow array of empty strings may have no data buffer.
-    data = np.frombuffer(data_buffer if data_buffer is not None and data_buffer.size else b"\0", np.uint8)
-    # Writable and read-only arrays are two types to numba, and each would be compiled.
-    data.flags.writeable = False
-    offsets.flags.writeable = False
+    data, offsets = text_buffers(texts)
     longest = int(np.diff(offsets).max()) if size else 0
     out = np.empty((size, len(_NAMES)), np.float64)
     _loop(

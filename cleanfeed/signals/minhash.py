@@ -23,8 +23,9 @@ import numpy.typing as npt
 import pyarrow as pa
 from numba import njit
 
+from cleanfeed.signals.buffers import text_buffers
 from cleanfeed.signals.kernel import fingerprint, inner
-from cleanfeed.signals.word_hashes import END, SIGNS, next_word, spread, text_buffers, word_table
+from cleanfeed.signals.word_hashes import END, SIGNS, next_word, spread, word_table
 
 UInt32 = npt.NDArray[np.uint32]
 UInt64 = npt.NDArray[np.uint64]
