@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
-from cleanfeed.signals.kernel import inner, load_8, trailing_zeros
+from cleanfeed.signals.kernel import inner, load_8, outer, trailing_zeros
 
 PROBE = 16
 """Shortest run that is looked at."""
@@ -218,7 +217,7 @@ def _data_uri_start(data: Any, floor: int, start: int) -> int:
         if data[start - 8 + k] != mark[k]:
             return -1
     i = start - 9
-    while i > floor and start - i < 128 and not (_CLASS[data[i]] & 192):
+    while i > floor and start - i < 128 and data[i] < 0x80 and not (_CLASS[data[i]] & 192):
         if data[i] == 0x3A and i - 4 >= floor and data[i - 1] == 0x61 and data[i - 4] == 0x64:
             return i - 4
         i -= 1
@@ -305,7 +304,7 @@ def _in_row(data: Any, at: int) -> bool:
     return fits & (seen == 96)
 
 
-@njit(nogil=True, cache=True)
+@outer
 def scan_blobs(data: Any, listed: Any, out: Any) -> int:
     """Measure one document, given as UTF-8, into ``out`` in the order of ``BLOB_COUNTS``.
 

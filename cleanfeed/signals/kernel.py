@@ -20,9 +20,8 @@ inner = njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """Without the ways in from Python, which take a good part of the time a small function needs to compile.
 
 Nothing of it is kept on disk by itself, but only as a part of what calls it. numba looks at one file when it decides
-whether what it has is still good, so a caller that is kept takes :func:`fingerprint` into its key. Without it are
-``scan_periods``, ``scan_blobs`` and ``scan_mojibake``, which are called from Python too and are kept for that: of other
-files they hold the instructions of this module alone. Who changes one of those removes what is kept.
+whether what it has is still good, so a caller that is kept takes :func:`fingerprint` into its key: a loop in a closure,
+a function that Python calls as well by :func:`outer`.
 """
 
 
@@ -154,3 +153,9 @@ def fingerprint() -> int:
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
     return int.from_bytes(digest.digest(), "little")
+
+
+def outer(function: Any) -> Any:
+    """Compile a function that Python calls as well, and keep it on disk under a name that any change here changes."""
+    function.__qualname__ = f"{function.__qualname__}_{fingerprint():x}"
+    return njit(nogil=True, cache=True)(function)

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
-from cleanfeed.signals.kernel import inner, load_8
+from cleanfeed.signals.kernel import inner, load_8, outer
 
 MIN_CYRILLIC_CHAIN = 3
 """Pairs that must follow each other: two of them occur in healthy Ukrainian and Russian."""
@@ -150,7 +149,7 @@ def _quote_end(data: Any, at: int) -> int:
     return after if after > at + 2 else at
 
 
-@njit(nogil=True, cache=True)
+@outer
 def scan_mojibake(data: Any, ascii_only: bool, listed: Any, out: Any) -> int:
     """Measure one document, given as UTF-8, into ``out`` in the order of ``MOJIBAKE_COUNTS``.
 

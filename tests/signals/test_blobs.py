@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cleanfeed.signals.blobs import BASE64, BLOB_COUNTS, DATA_URI, DUMP, HEX, IDENTITY, OTHER, scan_blobs
@@ -177,6 +177,7 @@ PIECES = st.sampled_from(
 
 
 @settings(max_examples=300)
+@example(["data:", "\x80", ";base64,", "bSXPc0xJod0nPk2Pq19b240QmewF6P3Hwdc0d3ZIq3O94gGCUE"])
 @given(st.lists(PIECES | st.text(max_size=5), max_size=40))
 def test_pieces_are_apart_ascii_and_add_up(parts):
     text = "".join(parts).encode("utf-8", "ignore").decode()
