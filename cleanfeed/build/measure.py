@@ -1,6 +1,6 @@
 """A task goes in; its documents, measured and tokenised, lie in a spool, and what is known of its pieces comes out.
 
-The first of three phases. Nothing here depends on another task, so an engine may run tasks anywhere in any order.
+The first phase. Nothing here depends on another task, so an engine may run tasks anywhere in any order.
 """
 
 from __future__ import annotations

@@ -78,10 +78,11 @@ def drop_unfinished(out: Path, request: str) -> None:
     if request_of(work) in (None, request):
         return
     if not (out / MANIFEST_NAME).exists():
+        # It had begun to write, so what it was to replace was already being removed.
         for pattern in PARTS:
             for path in out.glob(pattern):
                 path.unlink()
-    remove_old(out)
+        remove_old(out)
     for path in work.iterdir():
         if path.name != LOCK_NAME:
             shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -1,6 +1,6 @@
 """A file of the curriculum and the spools of all segments go in; the file, in its final order, comes out.
 
-The last of three phases. Each file is made on its own from the spools it needs, so memory is bounded by one file.
+The last phase. Each file is made on its own from the spools it needs, so memory is bounded by one file.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ class _Values:
         self.offsets = offsets_of(self.lengths)
         kind = np.uint8 if self.encoder is None else np.int32
         self.flat = np.empty(int(self.offsets[-1]), dtype=kind)
+        # Filled in for whole documents; of a part only its ids are known.
         self.texts: list[str | None] = [None] * len(self.lengths)
-        # Only a document's sole part is its text; the others are known by their ids alone.
 
     def take(self, batch: pa.RecordBatch, part: _Chosen, here: Int64) -> None:
         """Copy samples ``here`` of ``part`` from the batch they lie in."""
@@ -167,8 +167,8 @@ class _Values:
     def columns(self) -> dict[str, pa.Array]:
         """Return the value columns of the file."""
         if self.encoder is None:
-            buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.flat)]
-            return {"text": pa.LargeStringArray.from_buffers(len(self.lengths), *buffers[1:])}
+            offsets, data = pa.py_buffer(self.offsets), pa.py_buffer(self.flat)
+            return {"text": pa.LargeStringArray.from_buffers(len(self.lengths), offsets, data)}
         ids = pa.ListArray.from_arrays(pa.array(self.offsets.astype(np.int32)), pa.array(self.flat))
         if not self.keep_text:
             return {"input_ids": ids}

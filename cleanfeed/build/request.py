@@ -50,7 +50,7 @@ class Progress(Protocol):
         """Kernels are compiled, once per installation; it takes some seconds."""
 
     def phase(self, name: str, total: int, unit: str) -> None:
-        """A phase begins; ``unit`` is ``bytes`` or ``files``."""
+        """A phase begins; ``unit`` is ``bytes``, ``segments`` or ``files``."""
 
     def advance(self, amount: int) -> None:
         """Some more of the phase is done."""

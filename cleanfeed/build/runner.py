@@ -1,7 +1,8 @@
 """A request goes in; a finished build, or the same one going on where a killed one stopped, comes out.
 
-Three phases over tasks: measure, settle, place. Between them stands what only all tasks together can say: counts
-over the corpus, then the histogram that puts samples into stages. Finished work is in the journal and never repeated.
+Phases over tasks and their segments: measure, compare, settle, place. Between them stands what only all together can
+say: counts over the corpus, which documents are copies of others, then the histogram that puts samples into stages.
+Finished work is in the journal and never repeated.
 """
 
 from __future__ import annotations
@@ -288,17 +289,16 @@ class _Run:
         if self.prepared.request.pipeline.duplicates.method != "off":
             path = self._duplicates(segments, corpora)
             corpora = {index: replace(known, duplicates=path) for index, known in corpora.items()}
-        calls: list[Call] = [
-            (segment.index, (self.context, segment, corpora[segment.index])) for segment in segments
-        ]
+        calls = self._calls(segments, corpora)
         self.progress.phase("settle", len(calls), "segments")
         return self._each("settle", settle, calls, Settled, [1] * len(calls), self._files_of_segment)
 
+    def _calls(self, segments: Sequence[Segment], corpora: Mapping[int, Corpus]) -> list[Call]:
+        return [(segment.index, (self.context, segment, corpora[segment.index])) for segment in segments]
+
     def _duplicates(self, segments: Sequence[Segment], corpora: Mapping[int, Corpus]) -> Path:
         """Find the documents that are not kept because another copy is, and return where they are listed."""
-        calls: list[Call] = [
-            (segment.index, (self.context, segment, corpora[segment.index])) for segment in segments
-        ]
+        calls = self._calls(segments, corpora)
         self.progress.phase("compare", len(calls), "segments")
         self._each(
             "candidates",

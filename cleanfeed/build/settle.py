@@ -1,6 +1,6 @@
 """A measured segment and what is known of the whole corpus go in; verdicts, rejects and an index of samples come out.
 
-The second of three phases: everything that needs no other task's documents but may need the corpus' counts.
+The phase of everything that needs no other task's documents but may need the corpus' counts.
 """
 
 from __future__ import annotations
@@ -78,7 +78,6 @@ class Settled:
     unreadable_by_reason: dict[str, int] = field(default_factory=dict)
     quality: dict[int, int] = field(default_factory=dict)
     """Samples in each quality bin."""
-    samples: int = 0
     files: dict[str, tuple[int, str]] = field(default_factory=dict)
     """For each finished file below OUT: rows and digest."""
 
@@ -123,7 +122,6 @@ def settle(context: Context, segment: Segment, corpus: Corpus, report: Report) -
     order = np.argsort(index.column("key").to_numpy(), kind="stable")
     with spool_writer(samples_path(context, segment.index), SAMPLES_SCHEMA) as writer:
         writer.write_table(index.take(pa.array(order)).combine_chunks())
-    found.samples = index.num_rows
     report(1)
     return found
 

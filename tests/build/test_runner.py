@@ -348,6 +348,20 @@ def test_an_unfinished_build_is_left_alone_by_one_of_other_settings(
     assert tree(tmp_path / "out") == tree(tmp_path / "expected")
 
 
+def test_an_old_build_survives_several_attempts_to_replace_it(
+    tmp_path: Path, run: Build, monkeypatch: pytest.MonkeyPatch
+):
+    source = write_jsonl(tmp_path / "a.jsonl", RECORDS)
+    run(source)
+    before = tree(tmp_path / "out")
+    for seed in (1, 2):
+        sets = [f"curriculum.seed={seed}"]
+        stop_before("remove_old", run, monkeypatch, source, sets=sets, overwrite=True)
+        after = {name: data for name, data in tree(tmp_path / "out").items() if not name.startswith(".work/")}
+        assert after == before
+    verify(str(tmp_path / "out"))
+
+
 def test_an_unfinished_build_of_other_settings_leaves_nothing_when_it_is_overwritten(
     tmp_path: Path, run: Build, monkeypatch: pytest.MonkeyPatch
 ):
