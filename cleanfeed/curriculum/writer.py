@@ -18,20 +18,6 @@ ZSTD_LEVEL = 1
 HASH_TYPE = pa.binary(16)
 SPLIT_COLUMN = "input_ids.list.element"
 DICTIONARY_COLUMNS = ("source", "flags.list.element", "verdict", "reason")
-RESERVED = (
-    "sample_hash",
-    "doc_id",
-    "part",
-    "source",
-    "source_row",
-    "stage",
-    "n_tokens",
-    "n_chars",
-    "quality",
-    "flags",
-    "input_ids",
-    "text",
-)
 
 
 def curriculum_schema(*, tokens: bool, text: bool, keep_fields: Sequence[str]) -> pa.Schema:
@@ -59,6 +45,10 @@ def curriculum_schema(*, tokens: bool, text: bool, keep_fields: Sequence[str]) -
     if text:
         fields.append(pa.field("text", pa.large_string(), nullable=False))
     return pa.schema(fields + [pa.field(name, pa.string()) for name in keep_fields])
+
+
+RESERVED: tuple[str, ...] = tuple(curriculum_schema(tokens=True, text=True, keep_fields=()).names)
+"""Names no kept field can have."""
 
 
 def _leaves(schema: pa.Schema) -> list[str]:
