@@ -27,7 +27,7 @@ $(STAMP):
 	       "expected Python 3.10 or newer. Name another one: make PYTHON=/path/to/python3" >&2; exit 2; }
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,hub]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,hub,ray,s3,tensorboard,train]'
 	@rm -f $(VENV)/.installed-*
 	@touch $@
 
