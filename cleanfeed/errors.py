@@ -6,7 +6,11 @@ The tree::
     ├── MisuseError           2   a wrong option, a wrong key in a pipeline file, an input that does not exist
     ├── NothingReadableError  1   no input held a single readable record
     ├── BusyError             1   another process is building into the same folder
-    └── VerifyError           1   a finished build does not match its manifest
+    ├── VerifyError           1   a finished build does not match its manifest
+    ├── LedgerError           1   the ledger of a training run cannot be written, read or believed
+    └── TrainingError         1   training cannot go on as asked
+        ├── CheckpointError   1   a checkpoint cannot be saved or loaded
+        └── TrainingHalted    1   the policy stopped training at an incident
 
 A message has the form ``what is wrong: where: got X, expected Y. What to do.`` on one line.
 """
@@ -36,6 +40,34 @@ class BusyError(CleanfeedError):
 
 class VerifyError(CleanfeedError):
     """Files and manifest of a build disagree."""
+
+
+class LedgerError(CleanfeedError):
+    """The ledger of a training run cannot be written, read or believed."""
+
+
+class TrainingError(CleanfeedError):
+    """Training cannot go on as asked; what was committed is on disk."""
+
+
+class CheckpointError(TrainingError):
+    """A checkpoint cannot be saved or loaded."""
+
+
+class TrainingHalted(TrainingError):
+    """The policy stopped training at an incident, after state and batch were saved.
+
+    Attributes:
+        incident: Number of the incident, as in ``incidents/NNNN``.
+    """
+
+    def __init__(self, message: str, incident: int) -> None:
+        super().__init__(message)
+        self.incident = incident
+
+    def __reduce__(self) -> tuple[type[TrainingHalted], tuple[str, int]]:
+        """Let the error cross processes with its number."""
+        return type(self), (str(self), self.incident)
 
 
 def one_line(what: str, where: str, got: str = "", expected: str = "", todo: str = "") -> str:
