@@ -20,6 +20,7 @@ class RunDir:
         RUN/
           ledger/attempt-0001.jsonl      one line a step
           ledger/attempt-0001.json       how the attempt began (see `Attempt`)
+          ledger/attempt-0001.exclusions.jsonl  what was left out from which step on (see `ExclusionChange`)
           incidents/0001/incident.json   the truth about an incident (see `Incident`)
           incidents/0001/suspects.parquet
           checkpoints/step-00000250/
@@ -61,6 +62,10 @@ class RunDir:
     def attempt_start(self, attempt: int) -> Path:
         """How an attempt began."""
         return self.ledger / f"attempt-{attempt:04d}.json"
+
+    def attempt_exclusions(self, attempt: int) -> Path:
+        """Changes within an attempt of what the sampler leaves out, one JSON object a line; absent where none."""
+        return self.ledger / f"attempt-{attempt:04d}.exclusions.jsonl"
 
     def incident(self, number: int) -> Path:
         """Folder of one incident."""

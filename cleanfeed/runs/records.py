@@ -17,7 +17,7 @@ blamed batches, which were released. ``state_not_data``: so judged after it. ``h
 Action = Literal["record", "skip_step", "rollback", "lower_lr", "halt"]
 
 
-class LedgerLine(msgspec.Struct, frozen=True, omit_defaults=False):
+class LedgerLine(msgspec.Struct, frozen=True, omit_defaults=False, gc=False):
     """One optimizer step, as it was committed; one JSON object a line."""
 
     attempt: int
@@ -74,6 +74,22 @@ class Attempt(msgspec.Struct, frozen=True):
     sampler: dict[str, Any]
     """``sampler.state_dict()`` at the start."""
     world_size: int = 1
+
+
+class ExclusionChange(msgspec.Struct, frozen=True):
+    """What the sampler began to leave out, or took back, in the middle of an attempt.
+
+    Together with the sampler's state at the start of the attempt it tells, for every line, which samples were blanked.
+    """
+
+    after_step: int
+    """It holds for the lines with a higher step."""
+    incident: int | None
+    quarantined: list[str] = []
+    """Sample hashes, 32 lower-case hex digits."""
+    released: list[str] = []
+    skipped: list[tuple[int, int]] = []
+    """Ranges of slots, both ends inclusive."""
 
 
 class Suspect(msgspec.Struct, frozen=True):
