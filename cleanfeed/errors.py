@@ -7,6 +7,8 @@ The tree::
     ├── NothingReadableError  1   no input held a single readable record
     ├── BusyError             1   another process is building into the same folder
     ├── VerifyError           1   a finished build does not match its manifest
+    ├── CurriculumError       1   there is no finished build to train on, or it was altered
+    ├── ResumeError           1   a state cannot be taken up exactly, or an iterator was overtaken by one
     ├── LedgerError           1   the ledger of a training run cannot be written, read or believed
     └── TrainingError         1   training cannot go on as asked
         ├── CheckpointError   1   a checkpoint cannot be saved or loaded
@@ -40,6 +42,14 @@ class BusyError(CleanfeedError):
 
 class VerifyError(CleanfeedError):
     """Files and manifest of a build disagree."""
+
+
+class CurriculumError(CleanfeedError):
+    """There is no finished build to train on, or what it holds is not what was written."""
+
+
+class ResumeError(CleanfeedError):
+    """Training cannot go on exactly where it was: the state is of another run, or the iterator of another place."""
 
 
 class LedgerError(CleanfeedError):
