@@ -16,6 +16,7 @@ from cleanfeed.build.judge import DUPLICATES_SCHEMA, Corpus, Judge, Judged
 from cleanfeed.build.measure import Report
 from cleanfeed.build.tasks import Context, Segment
 from cleanfeed.curriculum.duplicates import DuplicateCounts, find_duplicates
+from cleanfeed.curriculum.paths import AnyPath, fetched
 from cleanfeed.curriculum.writer import HASH_TYPE, PartWriter
 from cleanfeed.settings import DuplicateSettings
 from cleanfeed.signals.minhash import signature_array, signatures
@@ -30,7 +31,7 @@ MEMORY_LIMIT = 2**29
 ROWS = 1 << 16
 
 
-def candidates_path(context: Context, segment: int) -> Path:
+def candidates_path(context: Context, segment: int) -> AnyPath:
     """Return where the documents of a segment that may be duplicates are listed."""
     return context.work / f"candidates-{segment:05d}.parquet"
 
@@ -74,7 +75,7 @@ def _table(settings: DuplicateSettings, batch: Judged) -> pa.Table:
     return pa.table(columns, schema=_schema(settings))
 
 
-def group(context: Context, segments: Sequence[Segment], out: Path) -> DuplicateCounts:
+def group(context: Context, segments: Sequence[Segment], out: AnyPath) -> DuplicateCounts:
     """Find the duplicates among all candidates and write them with the ids of what is kept instead.
 
     Args:
@@ -82,18 +83,18 @@ def group(context: Context, segments: Sequence[Segment], out: Path) -> Duplicate
         segments: All segments.
         out: Parquet file of :data:`~cleanfeed.build.judge.DUPLICATES_SCHEMA`.
     """
-    paths = [candidates_path(context, segment.index) for segment in segments]
-    found = context.work / "duplicates.parquet"
+    paths = [fetched(candidates_path(context, segment.index)) for segment in segments]
+    found = context.scratch / "duplicates.parquet"
     counts = find_duplicates(
         paths,
         found,
         context.pipeline.duplicates,
-        scratch=context.work / "grouping",
+        scratch=context.scratch / "grouping",
         memory_limit=MEMORY_LIMIT,
     )
     with PartWriter(out, DUPLICATES_SCHEMA) as part:
         if counts.exact + counts.near:
-            for table in _named(paths, found, context.work / "naming"):
+            for table in _named(paths, found, context.scratch / "naming"):
                 part.write(table)
     return counts
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cleanfeed.curriculum.order import BUCKET_BITS, buckets
+from cleanfeed.curriculum.paths import AnyPath, fetched
 from cleanfeed.curriculum.stages import Stage, Tiers, stages_of
 from cleanfeed.settings import CurriculumSettings
 
@@ -52,9 +52,9 @@ class FileSpec:
     row_group_rows: int
 
 
-def read_index(path: Path) -> pa.Table:
+def read_index(path: AnyPath) -> pa.Table:
     """Map a task's index of samples."""
-    with pa.memory_map(str(path)) as source:
+    with pa.memory_map(str(fetched(path))) as source:
         return pa.ipc.open_file(source).read_all()
 
 

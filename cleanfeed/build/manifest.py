@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import xxhash
@@ -17,6 +16,7 @@ from cleanfeed.build.request import FORMAT_VERSION, Prepared, describe
 from cleanfeed.build.settle import Settled
 from cleanfeed.curriculum.duplicates import DuplicateCounts
 from cleanfeed.curriculum.durable import write_bytes
+from cleanfeed.curriculum.paths import AnyPath, sizes_of
 from cleanfeed.documents.record import Damage
 from cleanfeed.errors import CleanfeedError, one_line
 from cleanfeed.rules.pipeline import resolved
@@ -41,7 +41,7 @@ DAMAGED_EXIT = 3
 Files = Mapping[str, tuple[int, str]]
 
 
-def read_manifest(out: Path) -> dict[str, Any] | None:
+def read_manifest(out: AnyPath) -> dict[str, Any] | None:
     """Return the manifest of a finished build, or None where there is none.
 
     Raises:
@@ -83,7 +83,7 @@ def manifest_digest(manifest: Mapping[str, Any]) -> str:
     return xxhash.xxh3_128_hexdigest(json.dumps(content, sort_keys=True).encode())
 
 
-def write_manifest(out: Path, manifest: dict[str, Any]) -> None:
+def write_manifest(out: AnyPath, manifest: dict[str, Any]) -> None:
     """Write the manifest with its own digest; from here on the build is finished."""
     manifest["manifest_digest"] = manifest_digest(manifest)
     write_bytes(
@@ -111,8 +111,10 @@ def make_manifest(
     encoder = prepared.context.encoder()
     inputs = _inputs(prepared, measured, settled)
     stages = [_stage(prepared, total, files) for total in totals]
+    sizes = sizes_of(prepared.context.out, files)
     listed = [
-        _file(prepared.context.out, name, rows, digest) for name, (rows, digest) in sorted(files.items())
+        {"path": name, "rows": rows, "bytes": sizes[name], "digest": digest}
+        for name, (rows, digest) in sorted(files.items())
     ]
     counts = {name: sum(entry["counts"][name] for entry in inputs) for name in COUNTS}
     return {
@@ -201,10 +203,6 @@ def _stage(prepared: Prepared, total: StageTotals, files: Files) -> dict[str, An
         "row_group_samples": row_group_rows(settings, total, tokens=tokens),
         "files": sorted(name for name in files if name.startswith(folder)),
     }
-
-
-def _file(out: Path, name: str, rows: int, digest: str) -> dict[str, Any]:
-    return {"path": name, "rows": rows, "bytes": (out / name).stat().st_size, "digest": digest}
 
 
 def _added(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import shutil
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from cleanfeed.build.journal import JOURNAL_NAME, request_of
+from cleanfeed.build.journal import JOURNAL_NAME, has_journal, request_of
 from cleanfeed.build.lock import LOCK_NAME
 from cleanfeed.build.manifest import MANIFEST_NAME, read_manifest
 from cleanfeed.build.tasks import work_folder
+from cleanfeed.curriculum.durable import ASIDE_SUFFIX, move, remove_tree
+from cleanfeed.curriculum.paths import AnyPath, ObjectPath, sizes_below
 from cleanfeed.errors import CleanfeedError, MisuseError, one_line
 
 OLD_MANIFEST_NAME = "old-manifest.json"
@@ -27,7 +30,7 @@ PARTS = (
 )
 
 
-def finished_build(out: Path, *, overwrite: bool) -> dict[str, Any] | None:
+def finished_build(out: AnyPath, *, overwrite: bool) -> dict[str, Any] | None:
     """Return the manifest of the build in ``out``, or None; one that cannot be read stops only who would keep it."""
     try:
         return read_manifest(out)
@@ -37,7 +40,7 @@ def finished_build(out: Path, *, overwrite: bool) -> dict[str, Any] | None:
         raise
 
 
-def refuse_occupied(out: Path, finished: dict[str, Any] | None) -> None:
+def refuse_occupied(out: AnyPath, finished: dict[str, Any] | None) -> None:
     """Refuse a folder that holds another build or something else.
 
     Raises:
@@ -51,7 +54,7 @@ def refuse_occupied(out: Path, finished: dict[str, Any] | None) -> None:
                 todo="Give another --out, or replace it with --overwrite.",
             )
         )
-    if not (work_folder(out) / JOURNAL_NAME).exists() and (others := strangers(out)):
+    if not has_journal(work_folder(out)) and (others := strangers(out)):
         raise MisuseError(
             one_line(
                 "the folder is not empty and holds no build",
@@ -63,54 +66,77 @@ def refuse_occupied(out: Path, finished: dict[str, Any] | None) -> None:
         )
 
 
-def strangers(out: Path) -> list[str]:
+def strangers(out: AnyPath) -> list[str]:
     """Return the names of the files in ``out`` that neither its manifest lists nor an unfinished build holds."""
-    work = work_folder(out)
+    work = work_folder(out).name + "/"
     listed = {entry["path"] for entry in (finished_build(out, overwrite=True) or {}).get("files", ())}
-    files = (path for path in out.rglob("*") if path.is_file() and work not in path.parents)
-    names = sorted(path.relative_to(out).as_posix() for path in files)
-    return [name for name in names if name not in listed and name != MANIFEST_NAME]
+    listed.add(MANIFEST_NAME)
+    return [name for name in sizes_below(out) if name not in listed and not name.startswith(work)]
 
 
-def drop_unfinished(out: Path, request: str) -> None:
+def drop_asides(out: AnyPath) -> None:
+    """Remove what writers that were killed have left under names of their own; in a store they leave nothing."""
+    if isinstance(out, Path):
+        for pattern in (work_folder(out).name + "/*", *PARTS):
+            for left in out.glob(pattern + ASIDE_SUFFIX):
+                left.unlink()
+
+
+def drop_unfinished(out: AnyPath, request: str) -> None:
     """Remove an unfinished build of another request, and the parts it has already written."""
     work = work_folder(out)
     if request_of(work) in (None, request):
         return
     if not (out / MANIFEST_NAME).exists():
         # It had begun to write, so what it was to replace was already being removed.
-        for pattern in PARTS:
-            for path in out.glob(pattern):
-                path.unlink()
+        _remove(out, [name for name in sizes_below(out) if any(fnmatchcase(name, part) for part in PARTS)])
         remove_old(out)
+    if isinstance(work, ObjectPath):
+        names = [name for name in work.sizes() if not name.startswith(LOCK_NAME)]
+        # The journal's head goes last: until then this is taken up again.
+        work.remove_below(name for name in names if name != JOURNAL_NAME)
+        work.remove_below([JOURNAL_NAME])
+        return
     for path in work.iterdir():
         if path.name != LOCK_NAME:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def remove_old(out: Path) -> None:
+def remove_old(out: AnyPath) -> None:
     """Remove the finished build in ``out``, as its manifest lists it.
 
     The manifest is put aside first and removed last: from then on the folder counts as unfinished, and a removal that
     was interrupted is taken up again.
     """
-    aside = work_folder(out) / OLD_MANIFEST_NAME
+    work = work_folder(out)
+    aside = work / OLD_MANIFEST_NAME
     if (out / MANIFEST_NAME).exists():
-        (out / MANIFEST_NAME).replace(aside)
+        move(out / MANIFEST_NAME, aside)
     if not aside.exists():
         return
     with suppress(ValueError, TypeError, KeyError):
-        for entry in json.loads(aside.read_bytes())["files"]:
-            (out / entry["path"]).unlink(missing_ok=True)
-    work = work_folder(out)
-    for folder in sorted((path for path in out.rglob("*") if path.is_dir() and path != work), reverse=True):
-        with suppress(OSError):
-            folder.rmdir()
+        _remove(out, [entry["path"] for entry in json.loads(aside.read_bytes())["files"]])
+    if isinstance(out, Path):
+        for folder in sorted(
+            (path for path in out.rglob("*") if path.is_dir() and path != work), reverse=True
+        ):
+            with suppress(OSError):
+                folder.rmdir()
     aside.unlink()
 
 
-def forget(out: Path) -> None:
+def _remove(out: AnyPath, names: list[str]) -> None:
+    """Remove files of a build; those that are gone already do not matter."""
+    if isinstance(out, ObjectPath):
+        out.remove_below(names)
+        return
+    for name in names:
+        (out / name).unlink(missing_ok=True)
+
+
+def forget(out: AnyPath) -> None:
     """Leave ``out`` without the work folder of a build that has written nothing else, and without itself if empty."""
-    shutil.rmtree(work_folder(out))
-    with suppress(OSError):
-        out.rmdir()
+    remove_tree(work_folder(out))
+    if isinstance(out, Path):
+        with suppress(OSError):
+            out.rmdir()

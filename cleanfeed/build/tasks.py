@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from cleanfeed.curriculum.copies import copies_folder
+from cleanfeed.curriculum.paths import AnyPath, ObjectPath, fetched
 from cleanfeed.curriculum.tokenizer import TextEncoder
+from cleanfeed.documents.addresses import reached
 from cleanfeed.documents.plan import Piece
 from cleanfeed.rules.ruleset import RuleSet
 from cleanfeed.settings import Pipeline
@@ -60,8 +63,9 @@ class Context:
     """What every worker of a build must know; small and picklable."""
 
     pipeline: Pipeline
-    out: Path
-    tokenizer: str | None = None
+    out: AnyPath
+    tokenizer: str | ObjectPath | None = None
+    """A file on this machine, or what every machine can reach."""
     keep_text: bool = False
     scale: int = 1
     """How many times larger than usual the segments are."""
@@ -69,9 +73,15 @@ class Context:
     """How many times larger than usual the tasks are."""
 
     @property
-    def work(self) -> Path:
+    def work(self) -> AnyPath:
         """Folder of everything that is not finished."""
         return work_folder(self.out)
+
+    @property
+    def scratch(self) -> Path:
+        """Folder of this machine for what no other process reads."""
+        work = self.work
+        return work if isinstance(work, Path) else copies_folder(work.copies)
 
     @property
     def has_text(self) -> bool:
@@ -82,25 +92,33 @@ class Context:
         """Return the tokenizer, loaded once a process."""
         if self.tokenizer is None:
             return None
-        return _encoder(self.tokenizer, self.pipeline.curriculum.end_of_text, stamp(self.tokenizer))
+        file = self._tokenizer_file()
+        return _encoder(file, self.pipeline.curriculum.end_of_text, stamp(file))
 
     def token_tables(self) -> TokenTables:
         """Return what measuring ids needs to know of the tokenizer, worked out once a process."""
+        file = self._tokenizer_file()
+        return _token_tables(file, self.pipeline.curriculum.end_of_text, stamp(file))
+
+    def _tokenizer_file(self) -> str:
         assert self.tokenizer is not None
-        return _token_tables(self.tokenizer, self.pipeline.curriculum.end_of_text, stamp(self.tokenizer))
+        return self.tokenizer if isinstance(self.tokenizer, str) else str(fetched(self.tokenizer))
 
     def rules(self) -> RuleSet:
         """Return the rules, compiled once a process."""
         return _rules(self.pipeline, self.tokenizer is not None)
 
 
-def work_folder(out: Path) -> Path:
+def work_folder(out: AnyPath) -> AnyPath:
     """Return the folder in OUT that holds everything unfinished."""
     return out / ".work"
 
 
-def stamp(path: str | Path) -> tuple[int, ...]:
+def stamp(path: str | Path) -> tuple[int | str, ...]:
     """Return what changes when a file is replaced, so that what was loaded from it is not taken for it any more."""
+    if "://" in str(path):
+        store, key = reached(str(path), use_listings_cache=False)
+        return (str(store.ukey(key)),)
     try:
         found = Path(path).stat()
     except OSError:
@@ -109,12 +127,12 @@ def stamp(path: str | Path) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=2)
-def _encoder(path: str, end_of_text: str | None, stamped: tuple[int, ...]) -> TextEncoder:
+def _encoder(path: str, end_of_text: str | None, stamped: tuple[int | str, ...]) -> TextEncoder:
     return TextEncoder(path, end_of_text)
 
 
 @lru_cache(maxsize=2)
-def _token_tables(path: str, end_of_text: str | None, stamped: tuple[int, ...]) -> TokenTables:
+def _token_tables(path: str, end_of_text: str | None, stamped: tuple[int | str, ...]) -> TokenTables:
     return TokenTables.of(_encoder(path, end_of_text, stamped).tokenizer)
 
 

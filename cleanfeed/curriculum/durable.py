@@ -1,20 +1,36 @@
-"""Bytes and a path go in; a file that is either whole or not there at all, and on disk if asked, comes out."""
+"""Bytes and a place go in; a file that is either whole or not there at all, and on disk if asked, comes out."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import xxhash
 
+from cleanfeed.curriculum.paths import AnyPath
+
 ASIDE_SUFFIX = ".unfinished"
 
+_alone = True
+"""Whether no process of another machine may be writing the same file."""
 
-def sync(paths: Iterable[Path]) -> None:
-    """Make files, their names and those of their folders survive a power cut."""
-    paths = list(paths)
+
+def among_others() -> None:
+    """Let this process write aside under names no other has, and sync what it writes before it is renamed.
+
+    For a worker on one of several machines: one that was given up for lost may still be at work on the same task.
+    """
+    global _alone  # what a process is, it is for all of its life
+    _alone = False
+
+
+def sync(places: Iterable[AnyPath]) -> None:
+    """Make files, their names and those of their folders survive a power cut; objects do once they are put."""
+    paths = [place for place in places if isinstance(place, Path)]
     folders = {path.parent for path in paths}
     for path in [*paths, *sorted(folders | {folder.parent for folder in folders})]:
         handle = os.open(path, os.O_RDONLY)
@@ -25,34 +41,68 @@ def sync(paths: Iterable[Path]) -> None:
 
 
 @contextmanager
-def written_aside(path: Path) -> Iterator[Path]:
-    """Give a path to write to; on leaving, rename what was written there to ``path``.
+def written_aside(place: AnyPath, *, keep: bool = False) -> Iterator[Path]:
+    """Give a path to write to; on leaving, what was written there appears at ``place``: renamed, or put whole.
 
-    If the block raises, what was written is removed and ``path`` is untouched. A power cut may still lose the file:
-    whoever relies on it calls :func:`sync` first.
+    If the block raises, what was written is removed and ``place`` is untouched. A power cut may still lose a local
+    file: whoever relies on it calls :func:`sync` first.
+
+    Args:
+        place: Where the file appears.
+        keep: Leave a copy of an object on this machine, which will read it again.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(path.name + ASIDE_SUFFIX)
+    if isinstance(place, Path):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        mark = "" if _alone else f".{uuid4().hex}"
+        aside = place.with_name(place.name + mark + ASIDE_SUFFIX)
+    else:
+        aside = place.aside()
     try:
         yield aside
-        aside.replace(path)
+        if not isinstance(place, Path):
+            place.upload(aside)
+            aside.replace(place.copy()) if keep else aside.unlink()
+            return
+        if not _alone:
+            sync([aside])
+        aside.replace(place)
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a whole file aside, sync it and rename it."""
-    with written_aside(path) as aside:
+def write_bytes(place: AnyPath, data: bytes) -> None:
+    """Write a whole file so that it survives a power cut: aside, synced and renamed, or put."""
+    if not isinstance(place, Path):
+        place.put(data)
+        return
+    with written_aside(place) as aside:
         aside.write_bytes(data)
         sync([aside])
-    sync([path])
+    sync([place])
 
 
-def file_digest(path: Path) -> str:
+def move(place: AnyPath, to: AnyPath) -> None:
+    """Give a small file another name. An object is put anew first and deleted last: killed, it has both names."""
+    if isinstance(place, Path) and isinstance(to, Path):
+        place.replace(to)
+    else:
+        write_bytes(to, place.read_bytes())
+        place.unlink()
+
+
+def remove_tree(folder: AnyPath) -> None:
+    """Remove a folder with all that is in it."""
+    if isinstance(folder, Path):
+        shutil.rmtree(folder)
+    else:
+        folder.remove_below(folder.sizes())
+
+
+def file_digest(place: AnyPath) -> str:
     """Return the xxh3-128 of a file in lower-case hex, read in blocks of 4 MiB."""
     digest = xxhash.xxh3_128()
-    with path.open("rb") as handle:
+    with place.open("rb") if isinstance(place, Path) else place.open() as handle:
         while block := handle.read(1 << 22):
             digest.update(block)
     return digest.hexdigest()

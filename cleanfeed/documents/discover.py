@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import fsspec
 import msgspec
 
+from cleanfeed.documents.addresses import reached
 from cleanfeed.documents.hub import hub_files, is_hub_name
 from cleanfeed.errors import MisuseError, one_line
 
@@ -178,7 +178,7 @@ def _saved_files(folder: Path) -> set[str]:
 def _expand_address(given: str, passed: list[str]) -> Iterator[Found]:
     """Yield the files of an fsspec address: a file, a folder or a glob."""
     try:
-        system, path = fsspec.core.url_to_fs(given)
+        system, path = reached(given)
         if _MAGIC.search(path) and not system.exists(path):
             base = _base(path)
             matches: dict[str, Any] = system.glob(path, detail=True)
@@ -190,7 +190,7 @@ def _expand_address(given: str, passed: list[str]) -> Iterator[Found]:
             return
         else:
             raise MisuseError(one_line("an input does not exist", given, todo="Check the address."))
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError) as error:
         raise MisuseError(one_line("an address cannot be read", given, got=str(error))) from error
     for file in files:
         source = _relative(PurePosixPath(file), base)
