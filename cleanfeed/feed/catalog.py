@@ -1,4 +1,4 @@
-"""The address of a finished build goes in; what its manifest says about the curriculum comes out, in a few kilobytes."""
+"""The address of a finished build goes in; what its manifest says of the curriculum comes out, in a few kilobytes."""
 
 from __future__ import annotations
 
