@@ -1,0 +1,49 @@
+"""Every rank sees the same numbers, whatever each of them holds."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cleanfeed.errors import TrainingError
+from cleanfeed.training.agreement import Agreement
+
+from .ranks import run_ranks
+
+
+def test_one_process_agrees_with_itself_without_a_process_group() -> None:
+    agreement = Agreement()
+    assert (agreement.rank, agreement.world_size) == (0, 1)
+    assert agreement.table([1.0, 2.0]).tolist() == [[1.0, 2.0]]
+    assert agreement.from_first("x") == "x"
+    assert agreement.all(3) == [3]
+    agreement.raise_first(None, "saving")
+    with pytest.raises(ValueError, match="mine"):
+        agreement.raise_first(ValueError("mine"), "saving")
+    with pytest.raises(KeyError):
+        agreement.from_first(KeyError("a"))
+
+
+def shares(rank: int, folder: Path) -> None:
+    agreement = Agreement()
+    table = agreement.table([0.1 * (rank + 1), 1e300, rank])
+    np.save(folder / f"{rank}.npy", table)
+    assert agreement.from_first({"rank": rank}) == {"rank": 0}
+    assert agreement.all(rank) == list(range(agreement.world_size))
+    with pytest.raises((ValueError, TrainingError)) as caught:
+        agreement.raise_first(ValueError("no room") if rank == 1 else None, "saving")
+    expected = "no room" if rank == 1 else "saving failed on another rank: rank 1: got ValueError: no room."
+    assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_the_table_is_the_same_on_every_rank_and_exact(tmp_path: Path, world: int) -> None:
+    run_ranks(shares, world, tmp_path)
+    expected = [[0.1 * (rank + 1), 1e300, float(rank)] for rank in range(world)]
+    for rank in range(world):
+        table = np.load(tmp_path / f"{rank}.npy")
+        assert table.tolist() == expected
+        assert math.isfinite(table.sum())
