@@ -33,6 +33,15 @@ class DocumentSettings(Frozen):
     """A record larger than this (bytes, decompressed) is unreadable: ``record_too_large``."""
 
 
+class BudgetSettings(Frozen):
+    """What one document may take; one that takes more is rejected with the reason ``too_costly``."""
+
+    seconds: float = Field(default=10.0, gt=0.0)
+    """CPU time to measure and tokenise it."""
+    memory: int = Field(default=2**30, ge=2**20)
+    """Memory (bytes), estimated from the bytes of its text."""
+
+
 class Bound(Frozen):
     """A condition on one signal: true when the value lies beyond ``above`` or ``below``. Null is never beyond."""
 
@@ -216,6 +225,7 @@ class Pipeline(Frozen):
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
     description: str = ""
     documents: DocumentSettings = DocumentSettings()
+    budget: BudgetSettings = BudgetSettings()
     rules: tuple[RuleSettings, ...]
     duplicates: DuplicateSettings = DuplicateSettings()
     quality: QualitySettings

@@ -5,56 +5,45 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import struct
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
-from multiprocessing.connection import wait as wait_for
-from typing import Any, TypeVar
+from multiprocessing.process import BaseProcess
+from typing import Any, Protocol, TypeVar
 
-from cleanfeed.errors import CleanfeedError, one_line
+from cleanfeed.build.budget import Lost, OverrunError, Reporter
+from cleanfeed.build.pool import OVERRUN, Pool
 
 Result = TypeVar("Result")
 Report = Callable[[int], None]
+Call = tuple[int, tuple[Any, ...]]
 
 ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 """Each worker is one thread of work: more workers, not more threads, use more cores."""
 
-AHEAD = 2
-"""Calls handed to the pool beyond one a worker, so that none waits for the next."""
 
-_reporter: Connection | None = None
+class Engine(Protocol):
+    """Where calls are made."""
 
+    def run(
+        self, function: Callable[..., Result], calls: Sequence[Call], report: Report, *, alone: bool = False
+    ) -> Iterator[tuple[int, Result | Lost]]:
+        """Yield (number, result) of every call as it is ready, or (number, :class:`Lost`) where there is none.
 
-def _start_worker(reporter: Connection) -> None:
-    """Prepare a worker process: one thread, gone when its parent is gone."""
-    global _reporter  # a worker process has one pipe to its parent
-    _reporter = reporter
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
-    import pyarrow as pa
+        A call is lost when its process dies, or when documents overrun their budget of time. It is not made again
+        here: whoever asked for it knows what to change.
 
-    pa.set_cpu_count(1)
+        Args:
+            function: A module-level function; it gets the call's arguments and, last, a
+                :class:`~cleanfeed.build.budget.Reporter`.
+            calls: Number and arguments of each call, all picklable.
+            report: Called in this process with the amounts the function reports.
+            alone: Make one call at a time, so that each has the whole machine.
+        """
 
-
-def _end_with(sentinel: int) -> None:
-    wait_for([sentinel])
-    os._exit(1)
-
-
-def _report(amount: int) -> None:
-    assert _reporter is not None
-    # One write of 8 bytes to a pipe is atomic: no lock that a killed worker could keep.
-    _reporter.send_bytes(struct.pack("<q", amount))
-
-
-def _call(function: Callable[..., Result], arguments: tuple[Any, ...]) -> Result:
-    return function(*arguments, _report)
+    def close(self, *, at_once: bool = False) -> None:
+        """End what was started; ``at_once`` without waiting for the calls that are being made."""
 
 
 def one_thread() -> None:
@@ -89,104 +78,58 @@ def children_deaf_to_ctrl_c() -> Iterator[None]:
 
 
 class LocalEngine:
-    """Runs calls on this machine.
+    """Runs calls on this machine, in processes forked from a server that was started clean.
 
-    With one worker everything runs in this process: no start-up time. With more, in processes forked from a server
-    that was started clean; they share nothing with this one, so a result cannot depend on where it was made.
+    They share nothing with this one, so a result cannot depend on where it was made, and what kills one of them does
+    not kill the build.
 
     Args:
         workers: Processes to use.
+        here: Make the calls in this process instead, one after the other. There a budget of time can only be seen to
+            be overrun, not enforced, and what kills the process kills the build.
     """
 
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
-        self._pool: ProcessPoolExecutor | None = None
-        self._reports: Connection | None = None
+    def __init__(self, workers: int, *, here: bool = False) -> None:
+        self.workers, self.here = workers, here
+        self._pool: Pool | None = None
 
     def run(
-        self, function: Callable[..., Result], calls: Sequence[tuple[int, tuple[Any, ...]]], report: Report
-    ) -> Iterator[tuple[int, Result]]:
-        """Yield (number, result) of every call as it is ready.
-
-        Args:
-            function: A module-level function; it gets the call's arguments and, last, ``report``.
-            calls: Number and arguments of each call, all picklable.
-            report: Called in this process with whatever the function reports.
-        """
-        if self.workers == 1:
-            for number, arguments in calls:
-                yield number, function(*arguments, report)
+        self, function: Callable[..., Result], calls: Sequence[Call], report: Report, *, alone: bool = False
+    ) -> Iterator[tuple[int, Result | Lost]]:
+        """Make the calls as :meth:`Engine.run` says."""
+        if self.here:
+            yield from _run_here(function, calls, report)
             return
-        with _listening(self._started()[1], report):
-            yield from self._run_in_pool(function, calls)
-
-    def _run_in_pool(
-        self, function: Callable[..., Result], calls: Sequence[tuple[int, tuple[Any, ...]]]
-    ) -> Iterator[tuple[int, Result]]:
-        pool = self._started()[0]
-        left = iter(calls)
-        running: dict[Future[Result], int] = {}
-        try:
-            while True:
-                while len(running) < self.workers + AHEAD and (call := next(left, None)) is not None:
-                    running[pool.submit(_call, function, call[1])] = call[0]
-                if not running:
-                    return
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield running.pop(future), future.result()
-        except BrokenProcessPool as error:
-            raise CleanfeedError(
-                one_line(
-                    "a worker process was killed",
-                    "local engine",
-                    todo="Most often the machine ran out of memory: run the same command again with fewer --workers; "
-                    "it goes on where it stopped.",
-                )
-            ) from error
-
-    def _started(self) -> tuple[ProcessPoolExecutor, Connection]:
-        if self._pool is None or self._reports is None:
+        if self._pool is None:
             start_server()
-            context = multiprocessing.get_context("forkserver")
-            self._reports, reporter = context.Pipe(duplex=False)
-            self._pool = ProcessPoolExecutor(
-                self.workers, context, initializer=_start_worker, initargs=(reporter,)
-            )
-        return self._pool, self._reports
+            self._pool = Pool(_start_process)
+        yield from self._pool.run(function, calls, report, 1 if alone else self.workers)
 
     def close(self, *, at_once: bool = False) -> None:
         """End the workers; ``at_once`` without waiting for the calls they are in."""
-        if self._pool is None:
-            return
-        if at_once:
-            # Killed before the pool takes from them what they need to start: one that is starting says nothing then.
-            processes = list((getattr(self._pool, "_processes", None) or {}).values())
-            for process in processes:
-                process.kill()
-            for process in processes:
-                process.join()
-        self._pool.shutdown(wait=not at_once, cancel_futures=True)
-        self._pool = self._reports = None
+        if self._pool is not None:
+            self._pool.close(at_once=at_once)
+            self._pool = None
 
 
-@contextmanager
-def _listening(reports: Connection, report: Report) -> Iterator[None]:
-    """Hand on what workers report while the block runs, and what is left of it afterwards."""
-    ended = threading.Event()
+def _start_process(function: Callable[..., None], pipe: Connection) -> BaseProcess:
+    process = multiprocessing.get_context("forkserver").Process(target=function, args=(pipe,), daemon=True)
+    # Should the server have died, this starts another one.
+    with children_deaf_to_ctrl_c():
+        process.start()
+    return process
 
-    def listen() -> None:
-        while True:
-            last = ended.is_set()
-            while reports.poll(0 if last else 0.1):
-                report(struct.unpack("<q", reports.recv_bytes())[0])
-            if last:
-                return
 
-    thread = threading.Thread(target=listen, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+def _run_here(
+    function: Callable[..., Result], calls: Sequence[Call], report: Report
+) -> Iterator[tuple[int, Result | Lost]]:
+    reporter = Reporter(report)
+    for number, arguments in calls:
+        reporter.forget()
+        try:
+            found: Result | Lost = function(*arguments, reporter)
+        except OverrunError as error:
+            found = Lost(error.place, overrun=True, how=OVERRUN)
+        except MemoryError:
+            found = Lost(reporter.place, overrun=False, how="out of memory")
+        yield number, found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy.typing as npt
 import xxhash
 from tokenizers import Tokenizer
 
-from cleanfeed.errors import MisuseError, one_line
+from cleanfeed.errors import CleanfeedError, MisuseError, one_line
 from cleanfeed.signals.tokens import token_bytes
 
 END_OF_TEXT_NAMES = (
@@ -78,29 +78,94 @@ class TextEncoder:
             # Only special tokens can be kept from matching inside text; the end of a document must be one.
             token["special"] = token["special"] or token["id"] == self.end_of_text_id
         try:
-            self.tokenizer = Tokenizer.from_str(json.dumps(spec))
-            self.tokenizer.encode_special_tokens = True
+            self._spec = json.dumps(spec)
+            self.tokenizer = self._loaded()
             self.piece_chars = PIECE_CHARS if self._cuts_well() else LARGEST_PIECE_CHARS
         except Exception as error:  # the library raises bare Exception, here or at its first word
             raise _unreadable(path, error) from error
         self.vocab_size: int = max(self.tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
-    def encode(self, texts: Sequence[str]) -> tuple[IntArray, npt.NDArray[np.int64]]:
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        begun: Callable[[int, int], None] = lambda first, last: None,
+        failed: set[int] | None = None,
+    ) -> tuple[IntArray, npt.NDArray[np.int64]]:
         """Return the ids of all texts in a row and, for n texts, the n + 1 offsets between them.
 
         No end-of-text token is added.
+
+        Args:
+            texts: What to encode.
+            begun: Called with the numbers of the first and the last text that are encoded next.
+            failed: Takes the numbers of texts that the tokenizer fails on, which have no ids then.
+
+        Raises:
+            CleanfeedError: The tokenizer fails on a text, and there is no ``failed``.
         """
-        flat: list[IntArray] = []
-        lengths = np.zeros(len(texts), dtype=np.int64)
+        broken: set[int] = set()
+        found: list[tuple[int, IntArray]] = []
         for owners, pieces in _encoder_batches(texts, self.piece_chars):
-            encodings = self.tokenizer.encode_batch_fast(pieces, add_special_tokens=False)
-            for owner, encoding in zip(owners, encodings, strict=True):
-                ids = np.array(encoding.ids, dtype=np.int32)
-                lengths[owner] += len(ids)
-                flat.append(ids)
-        offsets = np.zeros(len(texts) + 1, dtype=np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        return (np.concatenate(flat) if flat else np.empty(0, dtype=np.int32)), offsets
+            begun(owners[0], owners[-1])
+            try:
+                found += zip(owners, self._ids(pieces), strict=True)
+            except BaseException as error:  # noqa: BLE001 - a panic is no Exception
+                self._go_on(error)
+                found += self._one_by_one(owners, pieces, begun, broken)
+        if failed is not None:
+            failed |= broken
+        elif broken:
+            raise CleanfeedError(one_line("the tokenizer fails on a text", self.path, f"text {min(broken)}"))
+        lengths = np.zeros(len(texts) + 1, dtype=np.int64)
+        for owner, ids in found:
+            lengths[owner + 1] += 0 if owner in broken else len(ids)
+        flat = [ids for owner, ids in found if owner not in broken]
+        return (np.concatenate(flat) if flat else np.empty(0, dtype=np.int32)), np.cumsum(lengths)
+
+    def _ids(self, pieces: Sequence[str]) -> list[IntArray]:
+        encodings = self.tokenizer.encode_batch_fast(pieces, add_special_tokens=False)
+        return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
+
+    def _one_by_one(
+        self,
+        owners: Sequence[int],
+        pieces: Sequence[str],
+        begun: Callable[[int, int], None],
+        broken: set[int],
+    ) -> Iterator[tuple[int, IntArray]]:
+        """Yield (text number, ids) of the pieces that can be encoded; add the texts of the others to ``broken``."""
+        for owner, piece in zip(owners, pieces, strict=True):
+            if owner in broken:
+                continue
+            begun(owner, owner)
+            try:
+                (ids,) = self._ids([piece])
+            except BaseException as error:  # noqa: BLE001 - a panic is no Exception
+                self._go_on(error)
+                broken.add(owner)
+            else:
+                yield owner, ids
+
+    def _go_on(self, error: BaseException) -> None:
+        """Raise what is no failure of the tokenizer; load it anew where it can encode nothing any more.
+
+        A panic of its native code is a ``BaseException`` (``pyo3_runtime.PanicException``), and may leave locks behind
+        that nobody opens.
+        """
+        if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError)):
+            raise error
+        try:
+            self._ids([PROBES[0]])
+        except BaseException as worse:
+            if isinstance(worse, (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError)):
+                raise
+            self.tokenizer = self._loaded()
+
+    def _loaded(self) -> Tokenizer:
+        tokenizer = Tokenizer.from_str(self._spec)
+        tokenizer.encode_special_tokens = True
+        return tokenizer
 
     def _cuts_well(self) -> bool:
         """Return whether a text cut before spaces has the ids of the whole, as with nearly every tokenizer."""
