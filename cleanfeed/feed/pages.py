@@ -1,0 +1,171 @@
+"""A row group and columns go in; checked and decoded values come out, the last used kept within a bound of bytes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cleanfeed.errors import CurriculumError, one_line
+from cleanfeed.feed.catalog import REBUILD, Catalog, RowGroup, storage
+
+OPEN_FILES = 16
+"""Files of a process that are open at once. In the first epoch a window of row groups lies in one or two files; later
+each row group comes from another one, is read whole, and its file is not needed again soon."""
+
+KINDS = {"input_ids": "list<element: int32>", "text": "large_string"}
+"""Arrow types of the columns that are trained on."""
+
+
+class Sized(Protocol):
+    """Something decoded that knows its size in memory."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it keeps in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """The rows of a list or text column as one run of values; row i is ``values[bounds[i] : bounds[i + 1]]``."""
+
+    values: npt.NDArray[np.int32] | memoryview
+    """Token ids, or the bytes of texts in UTF-8."""
+    bounds: memoryview
+    """Integers: where rows start and end. A memoryview gives Python integers faster than an array does."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it keeps in memory."""
+        return self.values.nbytes + self.bounds.nbytes
+
+
+Value = TypeVar("Value", bound=Sized)
+
+
+class Kept:
+    """Decoded values by key, the least recently used dropped first so that all together stay within a bound.
+
+    Args:
+        limit: Bytes to keep at most; the value asked for last stays even if it alone is larger.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.nbytes = 0
+        self.misses = 0
+        """Values that had to be made."""
+        self._values: OrderedDict[Any, Sized] = OrderedDict()
+
+    def get(self, key: Any, make: Callable[[], Value]) -> Value:
+        """Return the value of a key, made if it is not there."""
+        found: Any = self._values.get(key)
+        if found is not None:
+            self._values.move_to_end(key)
+            return found  # type: ignore[no-any-return]
+        made = make()
+        self.misses += 1
+        self._values[key] = made
+        self.nbytes += made.nbytes
+        while self.nbytes > self.limit and len(self._values) > 1:
+            _, dropped = self._values.popitem(last=False)
+            self.nbytes -= dropped.nbytes
+        return made
+
+
+class Files:
+    """The files of a build as one process sees them: opened when first read, the last used kept open.
+
+    What a file says is held against the catalog and the checksums of its pages before a value is given out.
+
+    Args:
+        catalog: What the manifest says.
+        column: Column that holds what is trained on: ``input_ids`` or ``text``.
+    """
+
+    def __init__(self, catalog: Catalog, column: str) -> None:
+        self.catalog = catalog
+        self.column = column
+        self._system, self._root, self._local = storage(catalog.path)
+        self._open: OrderedDict[str, pq.ParquetFile] = OrderedDict()
+
+    def table(self, place: RowGroup, columns: Sequence[str]) -> pa.Table:
+        """Return some columns of a row group.
+
+        Raises:
+            CurriculumError: The file is missing or is not the one the manifest speaks of, or a page of these columns
+                is not what was written.
+        """
+        try:
+            file = self._file(place)
+            table = file.read_row_group(place.index, columns=list(columns), use_threads=False)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise _damaged(place, error) from error
+        if table.num_rows != place.rows:
+            raise _differs(place, f"{table.num_rows} rows", f"{place.rows}")
+        return table
+
+    def ragged(self, place: RowGroup) -> Ragged:
+        """Return what is trained on of a row group as one run of values, without copying.
+
+        Raises:
+            CurriculumError: As for :meth:`table`.
+        """
+        array = self.table(place, [self.column]).column(0).combine_chunks()
+        if isinstance(array, pa.ChunkedArray):
+            array = array.chunk(0)
+        try:
+            if isinstance(array, pa.LargeStringArray):
+                _, bounds, data = array.buffers()
+                return Ragged(memoryview(data or b""), memoryview(bounds).cast("q")[array.offset :])
+            return Ragged(array.values.to_numpy(zero_copy_only=True), memoryview(array.offsets.to_numpy()))
+        except (ValueError, pa.ArrowException) as error:
+            raise _damaged(place, error) from error
+
+    def _file(self, place: RowGroup) -> pq.ParquetFile:
+        file = self._open.get(place.file)
+        if file is None:
+            file = self._open[place.file] = self._opened(place)
+            if len(self._open) > OPEN_FILES:
+                self._open.popitem(last=False)[1].close()
+        self._open.move_to_end(place.file)
+        groups = file.metadata.num_row_groups
+        rows = file.metadata.row_group(place.index).num_rows if place.index < groups else 0
+        if rows != place.rows:
+            raise _differs(place, f"{rows} rows in the footer", f"{place.rows}")
+        return file
+
+    def _opened(self, place: RowGroup) -> pq.ParquetFile:
+        path = f"{self._root}/{place.file}"
+        # A path, not a Python file, where there is one: pyarrow then reads without the interpreter.
+        source = path if self._local else self._system.open(path, "rb")
+        file = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=not self._local)
+        schema = file.schema_arrow
+        kind = str(schema.field(self.column).type) if self.column in schema.names else "none"
+        if kind != KINDS[self.column]:
+            raise _differs(place, f"column {self.column} of type {kind} in the footer", KINDS[self.column])
+        return file
+
+
+def _differs(place: RowGroup, got: str, expected: str) -> CurriculumError:
+    return CurriculumError(
+        one_line("file is not the one of the manifest", _name(place), got, expected, REBUILD)
+    )
+
+
+def _damaged(place: RowGroup, error: Exception) -> CurriculumError:
+    if isinstance(error, FileNotFoundError):
+        return CurriculumError(one_line("a file of the curriculum is missing", _name(place), todo=REBUILD))
+    return CurriculumError(
+        one_line("a file of the curriculum is damaged", _name(place), str(error), todo=REBUILD)
+    )
+
+
+def _name(place: RowGroup) -> str:
+    return f"{place.file}, row group {place.index}"

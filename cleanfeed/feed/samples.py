@@ -1,0 +1,105 @@
+"""Views of decoded columns go in; the samples of one batch come out, a sequence that collators read without a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+FILLER = -(1 << 62)
+"""Index of a pad row that stands for no sample: it fills the last batch of a run."""
+NO_SAMPLE = -1
+"""``sample_ids`` of every pad row: it is no sample."""
+
+Ids = npt.NDArray[np.int32]
+Item = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Samples(Sequence[Item]):
+    """The rows of one batch, in the order they were asked for.
+
+    It is a sequence of dicts for every collator, and for ours a few lists of views, so that no token is copied twice.
+    A row is a sample or a pad row; a pad row has a length but nothing to learn from.
+
+    A dict has ``sample_id`` (int, -1 for a pad row), ``length`` (int, tokens the row occupies; of a pad row those of
+    the sample whose place it takes, 0 without one), ``pad`` (bool), ``limit`` (int, the longest a sample of its stage
+    can be), and ``input_ids`` (an int32 array of its own, empty for a pad row) or ``text`` (str, empty for a pad row).
+    """
+
+    sample_ids: list[int]
+    """Row numbers in the curriculum; -1 for a pad row."""
+    lengths: list[int]
+    """Tokens a row occupies; all 0 where there is no tokenizer, since nobody has counted them."""
+    limits: list[int]
+    """The longest sample of the row's stage."""
+    tokens: list[Ids] | None
+    """Ids of each row, empty for a pad row; None where there is no tokenizer."""
+    texts: list[str] | None = None
+    """Text of each row, of a pad row that of the sample whose place it takes; None with a tokenizer."""
+
+    @classmethod
+    def gathered(cls, batch: Sequence[Mapping[str, Any]]) -> Samples:
+        """Return a batch as it is, or put together from dicts such as those of ``Curriculum[i]``."""
+        if isinstance(batch, Samples):
+            return batch
+        has_tokens = all("input_ids" in item for item in batch)
+        return cls(
+            [int(item.get("sample_id", NO_SAMPLE)) for item in batch],
+            [int(item["length"]) if "length" in item else len(item.get("input_ids", ())) for item in batch],
+            [int(item.get("limit", 0)) for item in batch],
+            [np.asarray(item["input_ids"], dtype=np.int32) for item in batch] if has_tokens else None,
+            None if has_tokens else [str(item.get("taken_from", item["text"])) for item in batch],
+        )
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.sample_ids)
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Item]: ...
+    def __getitem__(self, index: int | slice) -> Item | list[Item]:
+        """Return one row as a dict; its arrays belong to the caller."""
+        if isinstance(index, slice):
+            return [self._item(number) for number in range(*index.indices(len(self)))]
+        return self._item(index)
+
+    def __iter__(self) -> Iterator[Item]:
+        """Yield the rows as dicts."""
+        return (self._item(number) for number in range(len(self)))
+
+    def _item(self, number: int) -> Item:
+        pad = self.sample_ids[number] == NO_SAMPLE
+        item: Item = {
+            "sample_id": self.sample_ids[number],
+            "length": self.lengths[number],
+            "pad": pad,
+            "limit": self.limits[number],
+        }
+        if self.tokens is not None:
+            # A view would keep a whole row group in memory for as long as the caller keeps the item.
+            item["input_ids"] = self.tokens[number].copy()
+        if self.texts is not None:
+            item["text"] = "" if pad else self.texts[number]
+            if pad:
+                item["taken_from"] = self.texts[number]
+        return item
+
+    def with_tokens(self, tokens: Iterable[Ids]) -> Samples:
+        """Return the same rows with the ids of their texts; a pad row keeps only how many there were."""
+        ids = list(tokens)
+        return Samples(
+            self.sample_ids,
+            [len(row) for row in ids],
+            [0] * len(ids),
+            [NO_TOKENS if n == NO_SAMPLE else row for n, row in zip(self.sample_ids, ids, strict=True)],
+        )
+
+
+NO_TOKENS: Ids = np.empty(0, dtype=np.int32)
+NO_TOKENS.setflags(write=False)
