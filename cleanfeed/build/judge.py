@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from cleanfeed.build.spool import Spool, flat_ids, hashes, signal_columns
 from cleanfeed.build.tasks import Context, Segment, stamp
 from cleanfeed.curriculum.duplicates import EXACT
 from cleanfeed.curriculum.exclusions import HashSet
+from cleanfeed.curriculum.paths import AnyPath, fetched
 from cleanfeed.curriculum.quality import quality_scores
 from cleanfeed.curriculum.reference import LogRatio
 from cleanfeed.curriculum.samples import ByteCutter, SampleRanges, TokenCutter, split
@@ -51,24 +52,24 @@ SEGMENT_BITS = 32
 class Corpus:
     """What is known of the whole corpus once all tasks are measured; small and picklable."""
 
-    counts: Path | None
-    excluded: Path | None
+    counts: AnyPath | None
+    excluded: AnyPath | None
     """Hashes to leave out."""
     documents: int
     """Documents that were tokenised."""
     bases: tuple[int, ...]
     """Records before each piece of the task, within its file."""
-    duplicates: Path | None = None
+    duplicates: AnyPath | None = None
     """Documents that are not kept because another one is; None before that is known."""
 
 
 @lru_cache(maxsize=1)
-def _corpus_counts(path: Path, stamped: tuple[int, ...]) -> CorpusCounts:
+def _corpus_counts(path: Path, stamped: tuple[int | str, ...]) -> CorpusCounts:
     return read_corpus_counts([path])
 
 
 @lru_cache(maxsize=1)
-def _excluded(path: Path, stamped: tuple[int, ...]) -> HashSet:
+def _excluded(path: Path, stamped: tuple[int | str, ...]) -> HashSet:
     return HashSet(np.load(path, mmap_mode="r"))
 
 
@@ -103,6 +104,8 @@ class Judged:
     reasons: pa.ListArray
     quality: npt.NDArray[np.float32]
     """NaN where it is unknown."""
+    refused: dict[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
+    """For each reason not to measure a document: which of them it stopped."""
 
     @property
     def kept(self) -> npt.NDArray[np.bool_]:
@@ -129,6 +132,21 @@ def with_reasons(
     return pa.array(rows, REASONS_TYPE)
 
 
+def _refuse(batch: Judged) -> None:
+    """Reject the documents that could not be measured."""
+    column = batch.spool.column("refused")
+    if column.null_count == len(column):
+        return
+    hit = column.is_valid().to_numpy(zero_copy_only=False)
+    batch.verdict[hit] = REJECT
+    refused = column.filter(pa.array(hit)).to_pylist()
+    batch.reasons = with_reasons(batch.reasons, hit, [[reason] for reason in refused])
+    names = np.array([reason["rule"] for reason in refused])
+    for name in np.unique(names).tolist():
+        batch.refused[name] = np.zeros(len(hit), dtype=np.bool_)
+        batch.refused[name][np.flatnonzero(hit)[names == name]] = True
+
+
 class Judge:
     """Judges the documents of one segment.
 
@@ -148,14 +166,14 @@ class Judge:
         self.settings = context.pipeline.curriculum
         self.encoder = context.encoder()
         self.limits = band_limits(self.settings, tokens=self.encoder is not None)
-        self.excluded = (
-            _excluded(corpus.excluded, stamp(corpus.excluded)) if corpus.excluded is not None else None
-        )
+        self.counts = None if corpus.counts is None else fetched(corpus.counts)
+        listed = None if corpus.excluded is None else fetched(corpus.excluded)
+        self.excluded = None if listed is None else _excluded(listed, stamp(listed))
         self.duplicates: pa.Table | None = None
         self.ratio: LogRatio | None = None
         if context.pipeline.quality.reference is not None:
-            assert corpus.counts is not None
-            counts = _corpus_counts(corpus.counts, stamp(corpus.counts))
+            assert self.counts is not None
+            counts = _corpus_counts(self.counts, stamp(self.counts))
             assert counts.features is not None
             assert counts.reference is not None
             self.ratio = LogRatio(counts.reference, counts.features)
@@ -191,18 +209,19 @@ class Judge:
             reasons=verdicts.reasons.cast(REASONS_TYPE),
             quality=self._quality(spooled, signals),
         )
+        _refuse(batch)
         if self.excluded is not None:
             self._exclude(batch, self.excluded)
         if self.corpus.duplicates is not None:
             self._leave_out_duplicates(batch, self.corpus.duplicates)
         return batch
 
-    def _leave_out_duplicates(self, batch: Judged, path: Path) -> None:
+    def _leave_out_duplicates(self, batch: Judged, listed: AnyPath) -> None:
         """Leave out documents of which another copy is kept."""
         if self.duplicates is None:
             start = self.segment.index << SEGMENT_BITS
             places = (pc.field("position") >= start) & (pc.field("position") < start + (1 << SEGMENT_BITS))
-            self.duplicates = pq.read_table(path, schema=DUPLICATES_SCHEMA, filters=places)
+            self.duplicates = pq.read_table(fetched(listed), schema=DUPLICATES_SCHEMA, filters=places)
         first, position = batch.first_position, self.duplicates.column("position").to_numpy()
         low, high = np.searchsorted(position, [first, first + len(batch.verdict)])
         rows = self.duplicates.slice(low, high - low)
@@ -232,7 +251,7 @@ class Judge:
     def samples(self, batch: Judged) -> Samples:
         """Return the samples of the kept documents of a batch."""
         kept = np.flatnonzero(batch.kept)
-        chars = batch.signals["chars"].astype(np.int64)[kept]
+        chars = batch.signals["chars"][kept].astype(np.int64)
         limit = int(self.limits[-1])
         if self.encoder is None:
             data, offsets = text_buffers(batch.spool.column("text"))
@@ -250,8 +269,8 @@ class Judge:
         return Samples(ranges, kept[ranges.document], hashes(view, ranges.start * size, stops))
 
     def _rare(self, spooled: pa.RecordBatch) -> npt.NDArray[np.float64]:
-        assert self.corpus.counts is not None
-        counts = _corpus_counts(self.corpus.counts, stamp(self.corpus.counts)).token_documents
+        assert self.counts is not None
+        counts = _corpus_counts(self.counts, stamp(self.counts)).token_documents
         assert counts is not None
         ids, offsets = flat_ids(spooled.column("ids"))
         # The ids end with the end-of-text token, which every document has and which is no part of the text.

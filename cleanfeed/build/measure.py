@@ -7,30 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cleanfeed.build.spool import IDS_TYPE, SegmentWriter, hashes, spool_schema, spool_writer
+from cleanfeed.build.budget import Finding, Place, Reporter
+from cleanfeed.build.measurer import Measurer
+from cleanfeed.build.spool import SegmentWriter, spool_writer
 from cleanfeed.build.tasks import EXPANSION, Context, Task, bytes_on_disk
 from cleanfeed.curriculum.durable import written_aside
-from cleanfeed.curriculum.gather import offsets_of
-from cleanfeed.curriculum.reference import count_features
-from cleanfeed.curriculum.tokenizer import TextEncoder
+from cleanfeed.curriculum.paths import AnyPath, fetched
 from cleanfeed.documents.read import read_piece
-from cleanfeed.documents.record import DocumentBatch, PieceResult, Unreadable
-from cleanfeed.rules.ruleset import REJECT
-from cleanfeed.signals.buffers import text_buffers
-from cleanfeed.signals.corpus import count_documents
-from cleanfeed.signals.measure import measure_texts
-from cleanfeed.signals.registry import SIGNALS
-from cleanfeed.signals.tokens import measure_tokens
+from cleanfeed.documents.record import Damage, PieceResult, Unreadable
 
-Columns = dict[str, npt.NDArray[np.float64]]
 Report = Callable[[int], None]
+
+READER_DIES = Damage("reader_dies", None, "whoever reads on is killed; nothing behind this place was read")
+"""Of a file whose bytes end the process that reads them."""
 
 UNREADABLE_SPOOL = pa.schema(
     [
@@ -71,37 +66,40 @@ class CorpusCounts:
     """The same in the reference sample."""
 
 
-def spool_path(context: Context, task: int, segment: int) -> Path:
+def spool_path(context: Context, task: int, segment: int) -> AnyPath:
     """Return where some of a task's measured documents lie."""
     return context.work / f"measured-{task:05d}-{segment:03d}.arrow"
 
 
-def unreadable_path(context: Context, task: int) -> Path:
+def unreadable_path(context: Context, task: int) -> AnyPath:
     """Return where a task's unreadable records lie."""
     return context.work / f"unreadable-{task:05d}.arrow"
 
 
-def corpus_path(context: Context, task: int) -> Path:
+def corpus_path(context: Context, task: int) -> AnyPath:
     """Return where a task's share of the corpus counts lies."""
     return context.work / f"corpus-{task:05d}.npz"
 
 
-def measured_files(context: Context, task: int, found: Measured) -> list[Path]:
+def measured_files(context: Context, task: int, found: Measured) -> list[AnyPath]:
     """Return the files a measured task consists of."""
     spools = [spool_path(context, task, segment) for segment in range(found.segments)]
     return [*spools, unreadable_path(context, task), corpus_path(context, task)]
 
 
-def measure(context: Context, task: Task, report: Report, limit: int | None = None) -> Measured:
+def measure(
+    context: Context, task: Task, limit: int | None, findings: Sequence[Finding], report: Reporter
+) -> Measured:
     """Read, measure and tokenise the documents of one task and spool them.
 
     Args:
         context: The build.
         task: What to read.
-        report: Called with the bytes on disk that were read since the last call.
         limit: Read no more than this many records.
+        findings: What earlier attempts have shown.
+        report: Told the bytes on disk that were read since it was told last, and which documents are at work.
     """
-    measurer = _Measurer(context)
+    measurer = Measurer(context, findings, report)
     found = Measured()
     with (
         SegmentWriter(
@@ -111,20 +109,25 @@ def measure(context: Context, task: Task, report: Report, limit: int | None = No
     ):
         left = limit
         for number, piece in enumerate(task.pieces):
+            most = [f.place.first for f in findings if f.place.piece == number and f.place.last is None]
             batches, result = read_piece(
                 piece,
                 context.pipeline.documents,
                 quality_column=context.pipeline.quality.column,
-                limit=left,
+                limit=min(most, default=left) if left is None else min([left, *most]),
             )
             reported = 0
+            report.end(Place(number, 0, None))
             for batch in batches:
                 if batch.unreadable:
                     unreadable.write_batch(_unreadable_batch(number, batch.unreadable))
                 if batch.table.num_rows:
                     writer.write(measurer.measured(number, batch))
+                report.end(Place(number, result.records, None))
                 reported += _advance(report, piece, result, reported)
             report(bytes_on_disk(piece) - reported)
+            if most:
+                result.damage = result.damage or READER_DIES
             found.pieces.append(result)
             left = None if left is None else left - result.records
     with written_aside(corpus_path(context, task.index)) as aside, aside.open("wb") as handle:
@@ -144,100 +147,11 @@ def _advance(report: Report, piece: Any, result: PieceResult, reported: int) -> 
     return new
 
 
-def content_hashes(texts: pa.LargeStringArray) -> pa.FixedSizeBinaryArray:
-    """Return the xxh3-128 of each text's UTF-8, in the byte order of its hex digest."""
-    data, offsets = text_buffers(texts)
-    return hashes(data.data, offsets[:-1], offsets[1:])
-
-
-class _Measurer:
-    """Turns batches of documents into batches of a spool and keeps the corpus counts."""
-
-    def __init__(self, context: Context) -> None:
-        pipeline = context.pipeline
-        self.keep_fields = pipeline.documents.keep_fields
-        self.column = pipeline.quality.column
-        self.encoder = context.encoder()
-        self.tables = context.token_tables() if self.encoder else None
-        self.text_rules = context.rules().without_tokens()
-        self.documents = self.token_documents = 0
-        self.present: dict[str, int] = {}
-        self.tokens_in = np.zeros(self.encoder.vocab_size, dtype=np.int64) if self.encoder else None
-        buckets = pipeline.quality.reference_buckets
-        self.features = np.zeros(buckets, dtype=np.int64) if pipeline.quality.reference else None
-        # What is measured against the corpus comes in the second phase and has no column here.
-        self.names = [
-            signal.name
-            for signal in SIGNALS
-            if not signal.needs_corpus and (self.encoder is not None or not signal.needs_tokenizer)
-        ]
-        self.schema = spool_schema(
-            self.names, self.keep_fields, tokens=self.encoder is not None, column=self.column is not None
-        )
-
-    def measured(self, piece: int, batch: DocumentBatch) -> pa.RecordBatch:
-        """Return a batch of the spool for a batch of documents."""
-        table = batch.table
-        self.documents += table.num_rows
-        for name in ("doc_id", *self.keep_fields, *(("quality_column",) if self.column is not None else ())):
-            column = table.column(name)
-            self.present[name] = self.present.get(name, 0) + len(column) - column.null_count
-        texts = table.column("text")
-        signals: Columns = measure_texts(texts)
-        signals["lone_surrogates"] = table.column("lone_surrogates").to_numpy().astype(np.float64)
-        if self.features is not None:
-            self.features += count_features(texts, len(self.features))
-        arrays: dict[str, Any] = {
-            "piece": pa.array(np.full(len(texts), piece, dtype=np.int32)),
-            "row": table.column("row"),
-            "doc_id": table.column("doc_id"),
-            "text": texts,
-            "content_hash": content_hashes(texts),
-        }
-        for name in self.keep_fields:
-            arrays[f"field:{name}"] = table.column(name)
-        if self.column is not None:
-            arrays["quality_column"] = table.column("quality_column")
-        if self.encoder is not None:
-            arrays["ids"] = self._tokenised(self.encoder, texts, signals)
-        for name in self.names:
-            arrays[f"signal:{name}"] = pa.array(signals[name])
-        return pa.RecordBatch.from_arrays([arrays[name] for name in self.schema.names], schema=self.schema)
-
-    def _tokenised(
-        self, encoder: TextEncoder, texts: pa.LargeStringArray, signals: Columns
-    ) -> pa.LargeListArray:
-        """Return the ids of each document, the end-of-text token last, and add the signals measured on them.
-
-        What the text alone has already got rejected is not tokenised: it is the kind of text that stalls encoders.
-        """
-        assert self.tables is not None
-        assert self.tokens_in is not None
-        worth = self.text_rules.evaluate(signals).verdict != REJECT
-        chosen = np.flatnonzero(worth)
-        ids, offsets = encoder.encode(texts.take(pa.array(chosen)).to_pylist())
-        chars = signals["chars"][chosen].astype(np.int64)
-        for name, values in measure_tokens(ids, offsets, chars, self.tables).items():
-            signals[name] = np.full(len(texts), np.nan)
-            signals[name][chosen] = values
-        self.token_documents += len(chosen)
-        count_documents(ids, offsets, self.tokens_in)
-        lengths = np.zeros(len(texts), dtype=np.int64)
-        lengths[chosen] = np.diff(offsets) + 1
-        closed = np.insert(ids, offsets[1:], np.int32(encoder.end_of_text_id))
-        return pa.LargeListArray.from_arrays(pa.array(offsets_of(lengths)), pa.array(closed), type=IDS_TYPE)
-
-    def counts(self) -> dict[str, Any]:
-        """Return the corpus counts by name."""
-        named = {"token_documents": self.tokens_in, "features": self.features}
-        return {name: values for name, values in named.items() if values is not None}
-
-
-def read_corpus_counts(paths: Iterable[Path]) -> CorpusCounts:
+def read_corpus_counts(paths: Iterable[AnyPath]) -> CorpusCounts:
     """Add up the corpus counts of all tasks."""
     total: dict[str, npt.NDArray[np.int64]] = {}
     for path in paths:
-        with np.load(path) as stored:
+        with np.load(fetched(path)) as stored:
             for name in stored.files:
                 total[name] = total[name] + stored[name] if name in total else stored[name]
     return CorpusCounts(total.get("token_documents"), total.get("features"), total.get("reference"))

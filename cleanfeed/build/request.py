@@ -14,9 +14,11 @@ import xxhash
 from cleanfeed import __version__
 from cleanfeed.build.tasks import Context, scales_of, stamp, task_bytes
 from cleanfeed.curriculum.exclusions import HashSet, read_exclusions
+from cleanfeed.curriculum.paths import AnyPath, path_of, whereabouts
 from cleanfeed.curriculum.reference import reference_counts
 from cleanfeed.curriculum.writer import RESERVED
 from cleanfeed.documents.codecs import open_raw
+from cleanfeed.documents.hub import is_hub_name
 from cleanfeed.documents.plan import InputFile, Plan, check_columns, plan_inputs
 from cleanfeed.errors import MisuseError, one_line
 from cleanfeed.rules.pipeline import resolved
@@ -36,11 +38,16 @@ class BuildRequest:
     pipeline: Pipeline
     tokenizer: str | None = None
     workers: int = 1
+    """Calls that are made at a time; for ``ray``, 0 is as many as the cluster has CPUs."""
+    isolated: bool = False
+    """Work in processes of its own with one worker too: what a document does to one cannot end the build then."""
     keep_text: bool = False
     limit: int | None = None
     overwrite: bool = False
     exclude: tuple[str, ...] = ()
     """Stores of hashes to leave out."""
+    engine: str = "local"
+    """``local`` or ``ray``."""
 
 
 class Progress(Protocol):
@@ -82,7 +89,7 @@ def prepare(request: BuildRequest) -> Prepared:
     Raises:
         MisuseError: An input does not exist, lies in OUT or holds it, or the pipeline or tokenizer is wrong.
     """
-    out = Path(request.out)
+    out = _out(request)
     _refuse_names(request, out)
     _refuse_nesting(request.inputs, out)
     context = Context(request.pipeline, out, request.tokenizer, request.keep_text)
@@ -90,6 +97,8 @@ def prepare(request: BuildRequest) -> Prepared:
     context.rules()
     size = task_bytes(tokenizer=request.tokenizer is not None)
     plan = plan_inputs(request.inputs, piece_bytes=size)
+    if request.engine == "ray":
+        plan = _absolute(plan)
     _refuse_own_output(plan, out)
     scale, task_scale = scales_of(plan.pieces, tokenizer=request.tokenizer is not None)
     context = replace(context, scale=scale, task_scale=task_scale)
@@ -124,12 +133,30 @@ def _reference(pipeline: Pipeline) -> npt.NDArray[np.int64] | None:
         raise MisuseError(f"quality.reference: {error}") from error
 
 
-def _refuse_names(request: BuildRequest, out: Path) -> None:
+def _out(request: BuildRequest) -> AnyPath:
+    """Return where to build; workers on other machines know nothing of this process' folder."""
+    out = path_of(request.out)
+    return out.absolute() if isinstance(out, Path) and request.engine == "ray" else out
+
+
+def _absolute(plan: Plan) -> Plan:
+    """Return the plan with paths that mean the same from any folder."""
+    files = tuple(
+        file if "://" in file.path else replace(file, path=str(Path(file.path).absolute()))
+        for file in plan.files
+    )
+    pieces = tuple(replace(piece, file=files[piece.file.index]) for piece in plan.pieces)
+    return replace(plan, files=files, pieces=pieces)
+
+
+def _refuse_names(request: BuildRequest, out: AnyPath) -> None:
     """Refuse an OUT that can be no folder, and kept fields whose columns would be two of a name."""
-    if "://" in request.out:
-        raise MisuseError(one_line("--out is no local folder", request.out, "an address", "a folder"))
-    there = next((path for path in (out, *out.parents) if path.exists()), Path())
-    if not there.is_dir():
+    there = (
+        next((path for path in (out, *out.parents) if path.exists()), Path())
+        if isinstance(out, Path)
+        else None
+    )
+    if there is not None and not there.is_dir():
         raise MisuseError(
             one_line("--out is not a folder", request.out, f"a file at {there}", "a folder or a new name")
         )
@@ -142,13 +169,13 @@ def _refuse_names(request: BuildRequest, out: Path) -> None:
         )
 
 
-def _refuse_nesting(inputs: tuple[str, ...], out: Path) -> None:
-    target = out.resolve()
+def _refuse_nesting(inputs: tuple[str, ...], out: AnyPath) -> None:
+    target = whereabouts(str(out))
     for name in inputs:
-        if "://" in name:
+        if is_hub_name(name):
             continue
-        source = Path(name).resolve()
-        if source.is_dir() and (target == source or source in target.parents):
+        source = whereabouts(name)
+        if (target == source or source in target.parents) and ("://" in name or Path(name).is_dir()):
             raise MisuseError(
                 one_line("--out lies inside an input", str(out), todo=f"Choose a folder outside {name}.")
             )
@@ -158,11 +185,11 @@ def _refuse_nesting(inputs: tuple[str, ...], out: Path) -> None:
             )
 
 
-def _refuse_own_output(plan: Plan, out: Path) -> None:
+def _refuse_own_output(plan: Plan, out: AnyPath) -> None:
     """Refuse inputs, however they were named, that are files of OUT."""
-    target = out.resolve()
+    target = whereabouts(str(out))
     for file in plan.files:
-        if "://" not in file.path and target in Path(file.path).resolve().parents:
+        if target in whereabouts(file.path).parents:
             raise MisuseError(
                 one_line("an input lies inside --out", file.path, todo=f"Choose a folder other than {out}.")
             )

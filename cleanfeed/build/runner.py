@@ -7,20 +7,19 @@ Finished work is in the journal and never repeated.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import duckdb
 import numpy as np
 
+from cleanfeed.build.attempts import Attempts, Findings
 from cleanfeed.build.candidates import candidates, candidates_path, group
-from cleanfeed.build.engine import LocalEngine
+from cleanfeed.build.engine import Call, Engine, LocalEngine
 from cleanfeed.build.journal import Journal, request_of
 from cleanfeed.build.judge import Corpus
 from cleanfeed.build.kernels import kernels_ready, load_kernels
@@ -36,6 +35,7 @@ from cleanfeed.build.measure import (
     unreadable_path,
 )
 from cleanfeed.build.occupied import (
+    drop_asides,
     drop_unfinished,
     finished_build,
     forget,
@@ -44,20 +44,19 @@ from cleanfeed.build.occupied import (
     strangers,
 )
 from cleanfeed.build.place import place
+from cleanfeed.build.queries import duckdb_over
 from cleanfeed.build.request import BuildRequest, Prepared, Progress, prepare
 from cleanfeed.build.settle import Settled, samples_path, settle, settled_files
 from cleanfeed.build.spool import Spool
 from cleanfeed.build.tasks import Context, Segment, Task, is_small, task_bytes, tasks_of
 from cleanfeed.curriculum.duplicates import DuplicateCounts
-from cleanfeed.curriculum.durable import ASIDE_SUFFIX, write_bytes, written_aside
+from cleanfeed.curriculum.durable import remove_tree, write_bytes, written_aside
+from cleanfeed.curriculum.paths import AnyPath, copies_dropped
 from cleanfeed.curriculum.stages import Tiers
 from cleanfeed.errors import CleanfeedError, MisuseError, NothingReadableError, one_line
 from cleanfeed.settings import DocumentSettings
 
 __all__ = ["BuildReport", "BuildRequest", "Progress", "build"]
-
-Result = TypeVar("Result")
-Call = tuple[int, tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +91,13 @@ def build(request: BuildRequest, progress: Progress) -> BuildReport:
     work = prepared.context.work
     if (done := _already_done(prepared)) and not work.exists():
         return BuildReport(done, time.monotonic() - started, already_done=True)
-    with only_build(work):
+    with copies_dropped(work), only_build(work) as still_ours:
         # What was seen before the lock was taken may have changed since.
         if done := _already_done(prepared):
-            shutil.rmtree(work)
+            remove_tree(work)
             return BuildReport(done, time.monotonic() - started, already_done=True)
-        with _opened(prepared, progress) as journal:
-            manifest = _built(prepared, journal, progress)
+        with _opened(prepared, progress, still_ours) as journal:
+            manifest = _built(prepared, journal, progress, still_ours)
     return BuildReport(manifest, time.monotonic() - started, already_done=False)
 
 
@@ -110,7 +109,7 @@ def _already_done(prepared: Prepared) -> dict[str, Any] | None:
     return finished if finished is not None and finished["request"] == prepared.digest else None
 
 
-def _opened(prepared: Prepared, progress: Progress) -> Journal:
+def _opened(prepared: Prepared, progress: Progress, still_ours: Callable[[], None]) -> Journal:
     """Open the journal, in a folder that is free for this build or was given up for it.
 
     Raises:
@@ -124,7 +123,7 @@ def _opened(prepared: Prepared, progress: Progress) -> Journal:
             drop_unfinished(out, prepared.journal_key)
             if others := strangers(out) if request_of(work) is None else []:
                 progress.note(f"left in {out}, not ours: {_some(others)}")
-        journal = Journal(work, prepared.journal_key)
+        journal = Journal(work, prepared.journal_key, still_ours)
     except CleanfeedError:
         if request_of(work) is None:
             forget(out)
@@ -134,14 +133,17 @@ def _opened(prepared: Prepared, progress: Progress) -> Journal:
     return journal
 
 
-def _built(prepared: Prepared, journal: Journal, progress: Progress) -> dict[str, Any]:
+def _built(
+    prepared: Prepared, journal: Journal, progress: Progress, still_ours: Callable[[], None]
+) -> dict[str, Any]:
     """Do the build and return its manifest."""
     out = prepared.context.out
     try:
         with _Run(prepared, journal, progress).started() as run:
             manifest = run.manifest()
+        still_ours()
         write_manifest(out, manifest)
-        shutil.rmtree(prepared.context.work)
+        remove_tree(prepared.context.work)
     except (OSError, duckdb.Error) as error:
         raise CleanfeedError(_stopped(out, error)) from error
     except (MisuseError, NothingReadableError):
@@ -156,7 +158,7 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + more
 
 
-def _stopped(out: Path, error: OSError | duckdb.Error) -> str:
+def _stopped(out: AnyPath, error: OSError | duckdb.Error) -> str:
     """Say what the disk, the memory or the rights on it have stopped, in a line."""
     cause, where = str(error).splitlines()[0], str(out)
     if isinstance(error, OSError):
@@ -177,19 +179,21 @@ class _Run:
         self.context: Context = prepared.context
         size = task_bytes(tokenizer=self.context.tokenizer is not None) * self.context.task_scale
         self.tasks: list[Task] = list(tasks_of(prepared.plan.pieces, size))
-        # A limit counts records from the front, and memory:// files exist in this process alone.
-        alone = prepared.request.limit is not None or any(
+        request = prepared.request
+        # memory:// files exist in this process alone.
+        here = not (request.isolated or request.workers > 1) or any(
             file.path.startswith("memory://") for file in prepared.plan.files
         )
-        alone = alone or is_small(prepared.plan.pieces)
-        self.engine = LocalEngine(1 if alone else prepared.request.workers)
+        workers = 1 if is_small(prepared.plan.pieces) else request.workers
+        self.engine: Engine = LocalEngine(workers, here=here)
+        self.attempts = Attempts(self.engine, journal, progress.advance)
+        self.findings = Findings(journal, request.pipeline.budget)
         self.duplicates: DuplicateCounts | None = None
 
     @contextmanager
     def started(self) -> Iterator[_Run]:
         """Load the kernels and give the run; end its workers afterwards, at once if something went wrong."""
-        for left in self.context.work.glob("*" + ASIDE_SUFFIX):
-            left.unlink()
+        drop_asides(self.context.out)
         pipeline, tokens = self.prepared.request.pipeline, self.context.tokenizer is not None
         near = pipeline.duplicates.method == "near"
         if not kernels_ready(tokens=tokens, near=near):
@@ -224,11 +228,22 @@ class _Run:
 
     def _measured(self) -> list[Measured]:
         self.progress.phase("measure", sum(task.bytes for task in self.tasks), "bytes")
-        if self.prepared.request.limit is not None:
-            return self._measured_up_to(self.prepared.request.limit)
-        calls: list[Call] = [(task.index, (self.context, task)) for task in self.tasks]
-        sizes = [task.bytes for task in self.tasks]
-        return self._each("measure", measure, calls, Measured, sizes, self._files_of_task)
+        limit = self.prepared.request.limit
+        if limit is None:
+            return self._measured_tasks(self.tasks, None)
+        found: list[Measured] = []
+        # A limit counts records from the front: how many the next task may read is known after those before.
+        for task in self.tasks:
+            found += self._measured_tasks([task], limit)
+            limit -= sum(result.records for result in found[-1].pieces)
+        return found
+
+    def _measured_tasks(self, tasks: Sequence[Task], limit: int | None) -> list[Measured]:
+        calls: list[Call] = [(task.index, (self.context, task, limit)) for task in tasks]
+        sizes = {task.index: task.bytes for task in tasks}
+        return self.attempts.each(
+            "measure", measure, calls, Measured, sizes, self._files_of_task, self.findings
+        )
 
     def _say_what_is_missing(self, measured: Sequence[Measured]) -> None:
         """Refuse a quality column no document has; say aloud what else no document, or not every one, has."""
@@ -261,20 +276,8 @@ class _Run:
         if not present("doc_id") and settings.id_field != DocumentSettings().id_field:
             self.progress.note(f"no document has the id field {settings.id_field}: ids are <source>:<row>")
 
-    def _files_of_task(self, task: int, found: Measured) -> list[Path]:
+    def _files_of_task(self, task: int, found: Measured) -> list[AnyPath]:
         return measured_files(self.context, task, found)
-
-    def _measured_up_to(self, limit: int) -> list[Measured]:
-        """Measure the first ``limit`` records only, task by task; the rest count as empty."""
-        found: list[Measured] = []
-        for task in self.tasks:
-            one = self.journal.done("measure", task.index, Measured)
-            if one is None:
-                one = measure(self.context, task, self.progress.advance, limit)
-                self.journal.enter("measure", task.index, one, self._files_of_task(task.index, one))
-            limit -= sum(result.records for result in one.pieces)
-            found.append(one)
-        return found
 
     def _settled(self, measured: Sequence[Measured]) -> list[Settled]:
         segments = _segments(self.tasks, measured)
@@ -291,21 +294,21 @@ class _Run:
             corpora = {index: replace(known, duplicates=path) for index, known in corpora.items()}
         calls = self._calls(segments, corpora)
         self.progress.phase("settle", len(calls), "segments")
-        return self._each("settle", settle, calls, Settled, [1] * len(calls), self._files_of_segment)
+        return self.attempts.each("settle", settle, calls, Settled, _ones(calls), self._files_of_segment)
 
     def _calls(self, segments: Sequence[Segment], corpora: Mapping[int, Corpus]) -> list[Call]:
         return [(segment.index, (self.context, segment, corpora[segment.index])) for segment in segments]
 
-    def _duplicates(self, segments: Sequence[Segment], corpora: Mapping[int, Corpus]) -> Path:
+    def _duplicates(self, segments: Sequence[Segment], corpora: Mapping[int, Corpus]) -> AnyPath:
         """Find the documents that are not kept because another copy is, and return where they are listed."""
         calls = self._calls(segments, corpora)
         self.progress.phase("compare", len(calls), "segments")
-        self._each(
+        self.attempts.each(
             "candidates",
             candidates,
             calls,
             int,
-            [1] * len(calls),
+            _ones(calls),
             lambda number, _: [candidates_path(self.context, number)],
         )
         path = self.context.work / "duplicates-named.parquet"
@@ -315,10 +318,10 @@ class _Run:
             self.journal.enter("group", 0, self.duplicates, [path])
         return path
 
-    def _files_of_segment(self, segment: int, found: Settled) -> list[Path]:
+    def _files_of_segment(self, segment: int, found: Settled) -> list[AnyPath]:
         return settled_files(self.context, segment, found)
 
-    def _corpus_counts(self) -> Path | None:
+    def _corpus_counts(self) -> AnyPath | None:
         """Add up what the tasks counted; a file, since every worker needs it."""
         total = read_corpus_counts(corpus_path(self.context, task.index) for task in self.tasks)
         named = {
@@ -332,7 +335,7 @@ class _Run:
             np.savez(handle, **arrays)
         return path if arrays else None
 
-    def _excluded(self) -> Path | None:
+    def _excluded(self) -> AnyPath | None:
         """Write the hashes to leave out where every worker finds them."""
         if not len(self.prepared.excluded):
             return None
@@ -356,43 +359,21 @@ class _Run:
         # The largest first: what is begun last decides how long the others wait.
         calls.sort(key=lambda call: -specs[call[0]].rows / specs[call[0]].row_group_rows)
         self.progress.phase("write", len(calls), "files")
-        placed = self._each(
+        placed = self.attempts.each(
             "place",
             place,
             calls,
             tuple[int, str],
-            [1] * len(calls),
+            _ones(calls),
             lambda number, _: [self.context.out / specs[number].name],
         )
         return totals, {spec.name: result for spec, result in zip(specs, placed, strict=True)}
 
-    def _each(
-        self,
-        phase: str,
-        function: Callable[..., Result],
-        calls: Sequence[Call],
-        kind: type[Result],
-        sizes: Sequence[int],
-        files: Callable[[int, Result], Sequence[Path]],
-    ) -> list[Result]:
-        """Return the result of every call, in order; those in the journal are not made again."""
-        results = {
-            number: done
-            for number, _ in calls
-            if (done := self.journal.done(phase, number, kind)) is not None
-        }
-        self.progress.advance(sum(sizes[number] for number in results))
-        left = [call for call in calls if call[0] not in results]
-        for number, result in self.engine.run(function, left, self.progress.advance):
-            self.journal.enter(phase, number, result, files(number, result))
-            results[number] = result
-        return [results[number] for number in sorted(results)]
-
     def _duplicate_ids(self, files: Iterable[str]) -> int:
         """Return how many documents have an id that an earlier one has too; DuckDB spills what memory cannot hold."""
         parts = [str(self.context.out / name) for name in sorted(files) if name.startswith("signals/")]
-        with duckdb.connect(config={"memory_limit": "512MB", "threads": 1}) as store:
-            store.execute("SET temp_directory = ?", [str(self.context.work / "duckdb")])
+        with duckdb_over(self.context.out, memory_limit="512MB", threads=1) as store:
+            store.execute("SET temp_directory = ?", [str(self.context.scratch / "duckdb")])
             row = store.execute(
                 "SELECT count(*) - count(DISTINCT doc_id) FROM read_parquet(?)", [parts]
             ).fetchone()
@@ -415,6 +396,11 @@ class _Run:
         return one_line(
             "nothing could be read", names, "; ".join(why[:3]) or "no records", "at least one document"
         )
+
+
+def _ones(calls: Sequence[Call]) -> dict[int, int]:
+    """Return sizes of calls that are one unit of their phase each."""
+    return dict.fromkeys((number for number, _ in calls), 1)
 
 
 def _segments(tasks: Sequence[Task], measured: Sequence[Measured]) -> list[Segment]:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +19,7 @@ from cleanfeed.build.measure import Report, unreadable_path
 from cleanfeed.build.spool import Spool, spool_writer
 from cleanfeed.build.tasks import Context, Segment
 from cleanfeed.curriculum.order import shuffle_keys
+from cleanfeed.curriculum.paths import AnyPath
 from cleanfeed.curriculum.stages import bands, quality_bins
 from cleanfeed.curriculum.writer import HASH_TYPE, PartWriter
 from cleanfeed.documents.record import UNREADABLE_SCHEMA
@@ -82,12 +82,12 @@ class Settled:
     """For each finished file below OUT: rows and digest."""
 
 
-def samples_path(context: Context, segment: int) -> Path:
+def samples_path(context: Context, segment: int) -> AnyPath:
     """Return where a segment's index of samples lies."""
     return context.work / f"samples-{segment:05d}.arrow"
 
 
-def settled_files(context: Context, segment: int, found: Settled) -> list[Path]:
+def settled_files(context: Context, segment: int, found: Settled) -> list[AnyPath]:
     """Return the files a settled segment consists of."""
     return [samples_path(context, segment), *(context.out / name for name in found.files)]
 
@@ -153,7 +153,7 @@ class _Settler:
                 excluded=excluded,
             )
         for totals, fired, counted in (
-            (self.found.rejected_by_rule, batch.rules.fired, batch.verdict == REJECT),
+            (self.found.rejected_by_rule, {**batch.rules.fired, **batch.refused}, batch.verdict == REJECT),
             (self.found.flagged_by_rule, batch.rules.flagged, batch.kept),
         ):
             for rule, everywhere in fired.items():
@@ -163,7 +163,7 @@ class _Settler:
                 tokens = batch.signals.get("tokens")
                 row = totals.setdefault(rule, [0, 0, 0, 0])
                 row[0] += int(np.count_nonzero(hit))
-                row[2] += int(batch.signals["chars"][hit].sum())
+                row[2] += int(np.nansum(batch.signals["chars"][hit]))
                 if tokens is not None:
                     row[1] += int(np.nansum(tokens[hit]))
                     row[3] += int(np.count_nonzero(~np.isnan(tokens[hit])))

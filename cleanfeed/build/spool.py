@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,9 @@ import xxhash
 
 from cleanfeed.build.tasks import SEGMENT_BYTES, SEGMENT_DOCUMENTS
 from cleanfeed.curriculum.durable import written_aside
+from cleanfeed.curriculum.paths import AnyPath, fetched
 from cleanfeed.curriculum.writer import HASH_TYPE
+from cleanfeed.rules.ruleset import REASON_TYPE
 
 IDS_TYPE = pa.large_list(pa.int32())
 
@@ -23,13 +24,17 @@ IDS_TYPE = pa.large_list(pa.int32())
 def spool_schema(
     signals: Sequence[str], keep_fields: Sequence[str], *, tokens: bool, column: bool
 ) -> pa.Schema:
-    """Return the columns of a spool: place, document, hash, kept fields, ids, then every signal as float64."""
+    """Return the columns of a spool: place, document, hash, kept fields, ids, then every signal as float64.
+
+    ``refused`` is why a document was not measured, or not tokenised, and null for nearly all.
+    """
     fields = [
         pa.field("piece", pa.int32(), nullable=False),
         pa.field("row", pa.int64(), nullable=False),
         pa.field("doc_id", pa.string()),
         pa.field("text", pa.large_string(), nullable=False),
         pa.field("content_hash", HASH_TYPE, nullable=False),
+        pa.field("refused", REASON_TYPE),
         *(pa.field(f"field:{name}", pa.string()) for name in keep_fields),
     ]
     if column:
@@ -46,18 +51,18 @@ class Spool:
     batches: tuple[pa.RecordBatch, ...]
 
     @classmethod
-    def open(cls, path: Path) -> Spool:
+    def open(cls, path: AnyPath) -> Spool:
         """Map a spool; its pages are read when they are touched."""
-        with pa.memory_map(str(path)) as source:
+        with pa.memory_map(str(fetched(path))) as source:
             reader = pa.ipc.open_file(source)
             return cls(tuple(reader.get_batch(i) for i in range(reader.num_record_batches)))
 
 
 @contextmanager
-def spool_writer(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatchFileWriter]:
+def spool_writer(path: AnyPath, schema: pa.Schema) -> Iterator[pa.RecordBatchFileWriter]:
     """Give a writer for an Arrow file that appears at ``path`` once it is whole."""
     with (
-        written_aside(path) as aside,
+        written_aside(path, keep=True) as aside,
         pa.OSFile(str(aside), "wb") as sink,
         pa.ipc.new_file(sink, schema) as writer,
     ):
@@ -73,7 +78,7 @@ class SegmentWriter:
         scale: How many times larger than usual a segment is.
     """
 
-    def __init__(self, path_of: Callable[[int], Path], schema: pa.Schema, scale: int) -> None:
+    def __init__(self, path_of: Callable[[int], AnyPath], schema: pa.Schema, scale: int) -> None:
         self.path_of, self.schema, self.scale = path_of, schema, scale
         self.number = 0
         """Segments begun."""

@@ -92,13 +92,10 @@ def build(
     """
     enter("build", out, go_on="Run the same command again to go on where it stopped.")
     workers = workers or available_cpus()
-    from cleanfeed.build.engine import one_thread, start_server
+    from cleanfeed.build.engine import start_server
 
-    # Before anything is imported that reads it.
-    one_thread()
-    if workers > 1:
-        # It loads what workers need while this process imports and plans.
-        start_server()
+    # It loads what workers need while this process imports and plans.
+    start_server()
     from cleanfeed.documents.hub import is_hub_name
 
     invocation = click.get_current_context().ensure_object(Invocation)
@@ -120,6 +117,7 @@ def build(
         pipeline=with_fields(load_pipeline(pipeline, overrides), text_field, id_field, keep_fields),
         tokenizer=tokenizer,
         workers=workers,
+        isolated=True,
         keep_text=keep_text,
         limit=limit,
         overwrite=overwrite,

@@ -1,0 +1,152 @@
+"""Workers die and the calls they were in are known; nothing else is lost, and nothing hangs."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cleanfeed.build.budget import Lost, Place, Reporter
+from cleanfeed.build.engine import LocalEngine
+from cleanfeed.errors import MisuseError
+
+KINDS = {"here": (1, True), "one": (1, False), "two": (2, False)}
+
+
+@pytest.fixture(params=KINDS)
+def local(request: pytest.FixtureRequest) -> Iterator[LocalEngine]:
+    workers, here = KINDS[request.param]
+    made = LocalEngine(workers, here=here)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def pool() -> Iterator[LocalEngine]:
+    made = LocalEngine(2)
+    yield made
+    made.close()
+
+
+def double(number: int, report: Reporter) -> int:
+    report(number)
+    return 2 * number
+
+
+def kill_some(number: int, report: Reporter) -> int:
+    report.begin(Place(number, 7, 7))
+    if number % 3 == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def kill_parent_of_workers(number: int, report: Reporter) -> int:
+    if number == 0:
+        os.kill(os.getppid(), signal.SIGKILL)
+    return number
+
+
+def never_comes_back(number: int, report: Reporter) -> int:
+    report.begin(Place(0, number, number), 0.2)
+    while number % 2:
+        pass
+    report.end()
+    return number
+
+
+def no_memory(number: int, report: Reporter) -> int:
+    report.begin(Place(0, number, number))
+    raise MemoryError
+
+
+def misused(number: int, report: Reporter) -> int:
+    raise MisuseError("what is wrong: here.")
+
+
+def large(number: int, text: str, report: Reporter) -> str:
+    for _ in range(5000):
+        report(1)
+    return text * 2
+
+
+def calls(count: int) -> list[tuple[int, tuple[int]]]:
+    return [(number, (number,)) for number in range(count)]
+
+
+def test_every_call_has_its_result_and_every_report_arrives(local: LocalEngine):
+    reported: list[int] = []
+    for _ in range(2):
+        found = dict(local.run(double, calls(20), reported.append))
+        assert found == {number: 2 * number for number in range(20)}
+    assert sum(reported) == 2 * sum(range(20))
+
+
+def test_a_call_whose_worker_is_killed_is_lost_and_no_other(pool: LocalEngine):
+    found = dict(pool.run(kill_some, calls(10), lambda amount: None))
+    lost = {number: result for number, result in found.items() if isinstance(result, Lost)}
+    assert sorted(lost) == [0, 3, 6, 9]
+    assert lost[3] == Lost(Place(3, 7, 7), overrun=False, how="killed by signal 9")
+    assert {number: found[number] for number in (1, 2, 4, 5, 7, 8)} == {n: n for n in (1, 2, 4, 5, 7, 8)}
+
+
+def test_a_worker_killed_while_it_has_nothing_to_do_is_replaced(pool: LocalEngine):
+    list(pool.run(double, calls(4), lambda amount: None))
+    assert pool._pool is not None
+    for worker in pool._pool._workers:
+        worker.process.kill()
+        worker.process.join()
+    assert dict(pool.run(double, calls(4), lambda amount: None)) == {n: 2 * n for n in range(4)}
+
+
+def test_the_server_that_workers_are_forked_from_may_die_too(pool: LocalEngine):
+    found = dict(pool.run(kill_parent_of_workers, calls(6), lambda amount: None))
+    assert sorted(found) == list(range(6))
+    assert all(found[n] == n or isinstance(found[n], Lost) for n in range(6))
+    list(pool.run(kill_some, calls(4), lambda amount: None))
+    assert dict(pool.run(double, calls(4), lambda amount: None)) == {n: 2 * n for n in range(4)}
+
+
+def test_what_overruns_its_time_is_ended_wherever_it_is(pool: LocalEngine):
+    found = dict(pool.run(never_comes_back, calls(4), lambda amount: None))
+    assert (found[0], found[2]) == (0, 2)
+    assert found[3] == Lost(Place(0, 3, 3), overrun=True, how="took more than its budget of time")
+
+
+def test_no_memory_in_a_call_is_a_loss_not_the_end(local: LocalEngine):
+    found = dict(local.run(no_memory, calls(3), lambda amount: None))
+    assert found[2] == Lost(Place(0, 2, 2), overrun=False, how="out of memory")
+
+
+def test_an_error_in_a_call_is_raised_to_whoever_made_it(local: LocalEngine):
+    with pytest.raises(MisuseError, match="what is wrong"):
+        list(local.run(misused, calls(5), lambda amount: None))
+    local.close(at_once=True)
+
+
+def test_large_arguments_and_results_pass_in_both_directions_at_once(pool: LocalEngine):
+    text = "x" * 300_000
+    found = dict(pool.run(large, [(n, (n, text)) for n in range(12)], lambda amount: None))
+    assert found == dict.fromkeys(range(12), text * 2)
+
+
+def test_one_call_at_a_time_where_each_is_to_have_the_machine(pool: LocalEngine):
+    at_work: list[int] = []
+    for number, _ in pool.run(alone, calls(4), at_work.append, alone=True):
+        assert number == len(at_work) // 2 - 1
+    assert at_work == [1, -1] * 4
+
+
+def alone(number: int, report: Reporter) -> None:
+    report(1)
+    report(-1)
+
+
+def test_a_caller_that_goes_away_leaves_no_process(pool: LocalEngine, tmp_path: Path):
+    run = pool.run(double, calls(10), lambda amount: None)
+    next(iter(run))
+    assert pool._pool is not None
+    processes = [worker.process for worker in pool._pool._workers]
+    run.close()  # type: ignore[attr-defined]
+    pool.close(at_once=True)
+    assert [process.exitcode is not None for process in processes] == [True] * len(processes)
