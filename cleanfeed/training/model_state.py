@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -22,6 +21,8 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.checkpoint.state_dict_loader import load as load_shards
+from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 
 from cleanfeed.errors import CheckpointError, one_line
 
@@ -75,7 +76,7 @@ class ModelState:
         # Asking torch for the moments by name fills in those an optimizer does not have yet, which counts as a step.
         if self.optimizer.state:
             state["optimizer"] = get_optimizer_state_dict(self.model, self.optimizer)
-        dcp.save(state, checkpoint_id=folder / SHARDS)
+        save_shards(state, checkpoint_id=folder / SHARDS)
         if dist.get_rank() == 0:
             torch.save({**rest, "": {"moments": bool(self.optimizer.state)}}, folder / REST)
 
@@ -101,12 +102,12 @@ class ModelState:
 
     def _tensors(self) -> Iterator[torch.Tensor]:
         yield from _floats(self.model.state_dict())
-        yield from _floats({index: state for index, state in enumerate(self.optimizer.state.values())})
+        yield from _floats(dict(enumerate(self.optimizer.state.values())))
 
     def _names(self) -> list[list[str]]:
         """Return the names of the optimizer's parameters, group by group, without those of wrappers."""
         wrapped = isinstance(self.model, torch.nn.parallel.DistributedDataParallel)
-        model: torch.nn.Module = self.model.module if wrapped else self.model
+        model: Any = self.model.module if wrapped else self.model
         names = {id(parameter): _plain(name) for name, parameter in model.named_parameters()}
         return [
             [names.get(id(parameter), "") for parameter in group["params"]]
@@ -129,7 +130,7 @@ class ModelState:
         state: dict[str, Any] = {"model": get_model_state_dict(self.model)}
         if moments:
             state["optimizer"] = get_optimizer_state_dict(self.model, self.optimizer)
-        dcp.load(state, checkpoint_id=folder, no_dist=not _several_ranks())
+        load_shards(state, checkpoint_id=folder, no_dist=not _several_ranks())
         set_model_state_dict(self.model, state["model"])
         if moments:
             set_optimizer_state_dict(self.model, self.optimizer, state["optimizer"])
