@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import duckdb
@@ -13,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from cleanfeed.build.manifest import MANIFEST_NAME, read_manifest
+from cleanfeed.build.queries import duckdb_over
+from cleanfeed.curriculum.paths import AnyPath, path_of
 from cleanfeed.curriculum.tokenizer import TextEncoder
 from cleanfeed.errors import CleanfeedError, MisuseError, one_line
 from cleanfeed.rules.explain import RuleReading, explain_rules
@@ -88,7 +91,7 @@ def explain_document(out: str, doc_id: str) -> Explanation:
     Raises:
         MisuseError: The folder holds no finished build, or the build no such document.
     """
-    folder = Path(out)
+    folder = path_of(out)
     manifest = read_manifest(folder) if folder.is_dir() else None
     if manifest is None:
         raise MisuseError(
@@ -139,7 +142,7 @@ def _explanation(
     return Explanation(doc_id, source, source_row, verdict, reasons, values, rules, spans, text)
 
 
-def _text(out: Path, manifest: Mapping[str, Any], row: Mapping[str, Any]) -> str | None:
+def _text(out: AnyPath, manifest: Mapping[str, Any], row: Mapping[str, Any]) -> str | None:
     """Return the document's text from wherever the build has it."""
     place = "source = $source AND source_row = $row"
     values = {"source": row["source"], "row": row["source_row"]}
@@ -149,19 +152,27 @@ def _text(out: Path, manifest: Mapping[str, Any], row: Mapping[str, Any]) -> str
     samples = _rows(out, manifest, "curriculum", "*", place + " ORDER BY part", values)
     if samples and "text" in samples[0]:
         return "".join(sample["text"] for sample in samples)
-    encoder = TextEncoder(str(out / "tokenizer.json"), manifest["tokenizer"]["end_of_text"])
+    with TemporaryDirectory() as folder:
+        copy = Path(folder, "tokenizer.json")
+        copy.write_bytes((out / copy.name).read_bytes())
+        encoder = TextEncoder(str(copy), manifest["tokenizer"]["end_of_text"])
     return encoder.decode([token for sample in samples for token in sample["input_ids"]])
 
 
 def _rows(
-    out: Path, manifest: Mapping[str, Any], folder: str, columns: str, where: str, values: Mapping[str, Any]
+    out: AnyPath,
+    manifest: Mapping[str, Any],
+    folder: str,
+    columns: str,
+    where: str,
+    values: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
     """Return the rows of a build's Parquet files in one folder that meet a condition, in the order of the inputs."""
     files = [
         str(out / entry["path"]) for entry in manifest["files"] if entry["path"].startswith(folder + "/")
     ]
     try:
-        with duckdb.connect() as store:
+        with duckdb_over(out) as store:
             store.execute("SET preserve_insertion_order = true")
             query = f"SELECT {columns} FROM read_parquet($files) WHERE {where}"
             result = store.execute(query, {"files": files, **values})

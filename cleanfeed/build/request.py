@@ -89,6 +89,10 @@ def prepare(request: BuildRequest) -> Prepared:
     Raises:
         MisuseError: An input does not exist, lies in OUT or holds it, or the pipeline or tokenizer is wrong.
     """
+    if request.engine == "ray":
+        from cleanfeed.build.ray_engine import check_ray
+
+        check_ray()
     out = _out(request)
     _refuse_names(request, out)
     _refuse_nesting(request.inputs, out)

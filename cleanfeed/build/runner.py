@@ -19,7 +19,8 @@ import numpy as np
 
 from cleanfeed.build.attempts import Attempts, Findings
 from cleanfeed.build.candidates import candidates, candidates_path, group
-from cleanfeed.build.engine import Call, Engine, LocalEngine
+from cleanfeed.build.engine import Call
+from cleanfeed.build.engines import engine_for, for_workers
 from cleanfeed.build.journal import Journal, request_of
 from cleanfeed.build.judge import Corpus
 from cleanfeed.build.kernels import kernels_ready, load_kernels
@@ -48,7 +49,7 @@ from cleanfeed.build.queries import duckdb_over
 from cleanfeed.build.request import BuildRequest, Prepared, Progress, prepare
 from cleanfeed.build.settle import Settled, samples_path, settle, settled_files
 from cleanfeed.build.spool import Spool
-from cleanfeed.build.tasks import Context, Segment, Task, is_small, task_bytes, tasks_of
+from cleanfeed.build.tasks import Segment, Task, task_bytes, tasks_of
 from cleanfeed.curriculum.duplicates import DuplicateCounts
 from cleanfeed.curriculum.durable import remove_tree, write_bytes, written_aside
 from cleanfeed.curriculum.paths import AnyPath, copies_dropped
@@ -176,16 +177,11 @@ class _Run:
 
     def __init__(self, prepared: Prepared, journal: Journal, progress: Progress) -> None:
         self.prepared, self.journal, self.progress = prepared, journal, progress
-        self.context: Context = prepared.context
+        self.context = for_workers(prepared)
         size = task_bytes(tokenizer=self.context.tokenizer is not None) * self.context.task_scale
         self.tasks: list[Task] = list(tasks_of(prepared.plan.pieces, size))
         request = prepared.request
-        # memory:// files exist in this process alone.
-        here = not (request.isolated or request.workers > 1) or any(
-            file.path.startswith("memory://") for file in prepared.plan.files
-        )
-        workers = 1 if is_small(prepared.plan.pieces) else request.workers
-        self.engine: Engine = LocalEngine(workers, here=here)
+        self.engine = engine_for(prepared)
         self.attempts = Attempts(self.engine, journal, progress.advance)
         self.findings = Findings(journal, request.pipeline.budget)
         self.duplicates: DuplicateCounts | None = None

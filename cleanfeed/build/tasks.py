@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from cleanfeed.curriculum.copies import copies_folder
-from cleanfeed.curriculum.paths import AnyPath, ObjectPath, fetched
+from cleanfeed.curriculum.paths import AnyPath, fetched
 from cleanfeed.curriculum.tokenizer import TextEncoder
 from cleanfeed.documents.addresses import reached
 from cleanfeed.documents.plan import Piece
@@ -64,7 +64,7 @@ class Context:
 
     pipeline: Pipeline
     out: AnyPath
-    tokenizer: str | ObjectPath | None = None
+    tokenizer: str | AnyPath | None = None
     """A file on this machine, or what every machine can reach."""
     keep_text: bool = False
     scale: int = 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -12,15 +11,17 @@ import duckdb
 import pyarrow.parquet as pq
 
 from cleanfeed.build.manifest import curriculum_digest, manifest_digest, read_manifest
+from cleanfeed.build.queries import duckdb_over
 from cleanfeed.build.settle import REJECTED_SCHEMA, SIGNALS_SCHEMA
 from cleanfeed.curriculum.durable import file_digest
+from cleanfeed.curriculum.paths import AnyPath, opened, path_of, sizes_below
 from cleanfeed.curriculum.writer import curriculum_schema
 from cleanfeed.documents.record import UNREADABLE_SCHEMA
 from cleanfeed.errors import CleanfeedError, MisuseError, VerifyError, one_line
 from cleanfeed.rules.ruleset import COUNTS
 
 FOREIGN = "not in the manifest"
-FOLDERS = ("curriculum", "rejected", "unreadable", "signals")
+FOLDERS = ("curriculum/", "rejected/", "unreadable/", "signals/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ def verify(out: str) -> VerifyReport:
         MisuseError: The folder holds no finished build.
         VerifyError: Something is wrong; the message names all of it, the first five places in full.
     """
-    folder = Path(out)
+    folder = path_of(out)
     if not folder.is_dir():
         raise MisuseError(one_line("no such folder", out, expected="a folder written by cleanfeed build"))
     manifest = read_manifest(folder)
@@ -69,21 +70,21 @@ def verify(out: str) -> VerifyReport:
     )
 
 
-def _files(out: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
+def _files(out: AnyPath, manifest: Mapping[str, Any]) -> Iterator[str]:
     """Check that every listed file is there unaltered, and that no other lies among them."""
+    sizes = sizes_below(out)
     for entry in manifest["files"]:
-        path = out / entry["path"]
-        if not path.is_file():
+        size = sizes.get(entry["path"])
+        if size is None:
             yield f"{entry['path']}: missing"
-        elif path.stat().st_size != entry["bytes"]:
-            yield f"{entry['path']}: got {path.stat().st_size} bytes, expected {entry['bytes']}"
-        elif (digest := file_digest(path)) != entry["digest"]:
+        elif size != entry["bytes"]:
+            yield f"{entry['path']}: got {size} bytes, expected {entry['bytes']}"
+        elif (digest := file_digest(out / entry["path"])) != entry["digest"]:
             yield f"{entry['path']}: got digest {digest}, expected {entry['digest']}"
     listed = {entry["path"] for entry in manifest["files"]}
-    for folder in FOLDERS:
-        for path in sorted((out / folder).rglob("*.parquet")):
-            if (name := path.relative_to(out).as_posix()) not in listed:
-                yield f"{name}: {FOREIGN}"
+    for name in sizes:
+        if name.startswith(FOLDERS) and name.endswith(".parquet") and name not in listed:
+            yield f"{name}: {FOREIGN}"
     if manifest_digest(manifest) != manifest.get("manifest_digest"):
         yield "manifest.json: altered since it was written"
     digest = curriculum_digest(manifest["stages"], manifest["files"])
@@ -91,10 +92,10 @@ def _files(out: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
         yield f"manifest.json: digest is {manifest['digest']}, its stages and files give {digest}"
 
 
-def _schemas(out: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
+def _schemas(out: AnyPath, manifest: Mapping[str, Any]) -> Iterator[str]:
     """Check the columns and the rows of every Parquet file."""
     names = {name for stage in manifest["stages"] for name in stage["files"]}
-    first = pq.read_schema(out / min(names))
+    first = pq.read_schema(opened(out / min(names)))
     expected = {
         "curriculum": curriculum_schema(
             tokens=manifest["tokenizer"] is not None,
@@ -109,14 +110,14 @@ def _schemas(out: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
         kind = entry["path"].split("/")[0]
         if kind not in expected:
             continue
-        meta = pq.ParquetFile(out / entry["path"])
+        meta = pq.ParquetFile(opened(out / entry["path"]))
         if not meta.schema_arrow.equals(expected[kind]):
             yield f"{entry['path']}: its columns are not those of {kind}/"
         if meta.metadata.num_rows != entry["rows"]:
             yield f"{entry['path']}: got {meta.metadata.num_rows} rows, expected {entry['rows']}"
 
 
-def _conservation(out: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
+def _conservation(out: AnyPath, manifest: Mapping[str, Any]) -> Iterator[str]:
     """Check that read = kept + rejected + duplicate + excluded + unreadable, in the counts and in the files."""
     for entry in manifest["inputs"]:
         yield from _adds_up(entry["source"], entry["counts"])
@@ -143,7 +144,7 @@ def _conservation(out: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
         yield f"curriculum/: {kept} documents, the manifest says {counts['kept']} were kept"
 
 
-def _counted(out: Path, manifest: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+def _counted(out: AnyPath, manifest: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     """Return what the files say of each input: as many of its records as ``signals/`` and ``unreadable/`` hold."""
     names = {"keep": ("kept",), "flag": ("kept", "flagged"), "reject": ("rejected",)}
     found: dict[str, dict[str, int]] = {}
@@ -162,7 +163,7 @@ def _adds_up(where: str, counts: Mapping[str, int]) -> Iterator[str]:
         yield f"{where}: read {counts['read']}, but its parts add up to {parts}"
 
 
-def _stages(out: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
+def _stages(out: AnyPath, manifest: Mapping[str, Any]) -> Iterator[str]:
     """Check samples, tokens and length limits of every stage, and its row groups."""
     settings = manifest["pipeline"]["curriculum"]
     tokens = manifest["tokenizer"] is not None
@@ -189,17 +190,17 @@ def _stages(out: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
         yield from _row_groups(out, stage)
 
 
-def _row_groups(out: Path, stage: Mapping[str, Any]) -> Iterator[str]:
+def _row_groups(out: AnyPath, stage: Mapping[str, Any]) -> Iterator[str]:
     sizes = [
         meta.row_group(i).num_rows
-        for meta in (pq.read_metadata(out / name) for name in stage["files"])
+        for meta in (pq.read_metadata(opened(out / name)) for name in stage["files"])
         for i in range(meta.num_row_groups)
     ]
     if any(size != stage["row_group_samples"] for size in sizes[:-1]):
         yield f"stage {stage['index']} ({stage['name']}): a row group before the last is not full"
 
 
-def _samples(out: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
+def _samples(out: AnyPath, manifest: Mapping[str, Any]) -> Iterator[str]:
     """Check that every kept document is in the curriculum with all its parts, and nothing else is."""
     lost, extra, torn = _query(
         out,
@@ -223,7 +224,7 @@ def _samples(out: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
             yield f"curriculum/: {number} documents are {what}"
 
 
-def _number(out: Path, manifest: Mapping[str, Any], folder: str, expression: str) -> int:
+def _number(out: AnyPath, manifest: Mapping[str, Any], folder: str, expression: str) -> int:
     return int(_row(out, _names(manifest, folder), expression)[0])
 
 
@@ -231,15 +232,15 @@ def _names(manifest: Mapping[str, Any], folder: str) -> list[str]:
     return [entry["path"] for entry in manifest["files"] if entry["path"].startswith(folder + "/")]
 
 
-def _row(out: Path, names: list[str], expression: str) -> tuple[Any, ...]:
+def _row(out: AnyPath, names: list[str], expression: str) -> tuple[Any, ...]:
     return _query(out, f"SELECT {expression} FROM read_parquet($files)", {"files": names})[0]
 
 
-def _query(out: Path, query: str, files: Mapping[str, list[str]]) -> list[tuple[Any, ...]]:
+def _query(out: AnyPath, query: str, files: Mapping[str, list[str]]) -> list[tuple[Any, ...]]:
     """Return the rows of a query over files of the build; DuckDB goes to disk for what 1 GB cannot hold."""
     paths = {parameter: [str(out / name) for name in names] for parameter, names in files.items()}
     try:
-        with TemporaryDirectory() as spill, duckdb.connect(config={"memory_limit": "1GB"}) as store:
+        with TemporaryDirectory() as spill, duckdb_over(out, memory_limit="1GB") as store:
             store.execute("SET temp_directory = ?", [spill])
             return store.execute(query, paths).fetchall()
     except duckdb.Error as error:

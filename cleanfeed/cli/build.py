@@ -29,7 +29,7 @@ def available_cpus() -> int:
     metavar="DIR",
     required=True,
     callback=named,
-    help="Folder to write; made when it does not exist.",
+    help="Folder to write, made when it does not exist, or an fsspec address (s3://BUCKET/PREFIX).",
 )
 @pipeline_options
 @click.option(
@@ -55,6 +55,14 @@ def available_cpus() -> int:
     help="Processes to use; by default one for each CPU. The result does not depend on it.",
 )
 @click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Where the work is done: in processes on this machine, or as tasks of the Ray cluster that RAY_ADDRESS names, "
+    "without it of one started here (docs/cluster.md). The result does not depend on it.",
+)
+@click.option(
     "--exclude",
     metavar="STORE",
     multiple=True,
@@ -77,6 +85,7 @@ def build(
     id_field: str | None,
     keep_fields: tuple[str, ...],
     workers: int | None,
+    engine: str,
     exclude: tuple[str, ...],
     keep_text: bool,
     limit: int | None,
@@ -91,11 +100,12 @@ def build(
     unfinished also by their time of change.
     """
     enter("build", out, go_on="Run the same command again to go on where it stopped.")
-    workers = workers or available_cpus()
-    from cleanfeed.build.engine import start_server
+    if engine == "local":
+        from cleanfeed.build.engine import start_server
 
-    # It loads what workers need while this process imports and plans.
-    start_server()
+        workers = workers or available_cpus()
+        # It loads what workers need while this process imports and plans.
+        start_server()
     from cleanfeed.documents.hub import is_hub_name
 
     invocation = click.get_current_context().ensure_object(Invocation)
@@ -116,7 +126,8 @@ def build(
         out=out,
         pipeline=with_fields(load_pipeline(pipeline, overrides), text_field, id_field, keep_fields),
         tokenizer=tokenizer,
-        workers=workers,
+        workers=workers or 0,
+        engine=engine,
         isolated=True,
         keep_text=keep_text,
         limit=limit,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from cleanfeed.cli.terminal import count, duration, row, shortened, stdout, table, visible, volume
+from cleanfeed.curriculum.paths import opened, path_of, sizes_below
 from cleanfeed.rules.ruleset import COUNTS
 
 if TYPE_CHECKING:
@@ -54,8 +54,9 @@ def explain_command(out: str, doc_id: str) -> str:
 
 def first_rejected(out: str) -> str | None:
     """Return the id of the first document a rule rejected."""
-    for file in sorted(Path(out, "rejected").glob("part-*.parquet")):
-        for batch in pq.ParquetFile(file).iter_batches(1024, columns=["doc_id", "verdict"]):
+    folder = path_of(out) / "rejected"
+    for name in (name for name in sizes_below(folder) if name.endswith(".parquet")):
+        for batch in pq.ParquetFile(opened(folder / name)).iter_batches(1024, columns=["doc_id", "verdict"]):
             ids = batch["doc_id"].filter(pc.equal(batch["verdict"], "reject"))
             if len(ids):
                 return str(ids[0].as_py())
