@@ -1,8 +1,8 @@
 """The micro-batches of one step go in; how much each of them weighs, and what all ranks together train, come out.
 
 The loss of a micro-batch is a mean over its label tokens. For the gradient to be that of the mean over all label
-tokens of the global batch, however they are spread over ranks and micro-batches, the loss of micro-batch m is multiplied
-before ``backward`` by
+tokens of the global batch, however these are spread over ranks and micro-batches, the loss of micro-batch m is
+multiplied before ``backward`` by
 
     weight_m = world_size x labels_m / labels of the global batch
 
