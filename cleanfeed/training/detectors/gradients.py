@@ -1,0 +1,119 @@
+"""Gradient norms go in; a trip comes out where they stay high, or where one layer outgrows the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from cleanfeed.training.baselines import median_of
+from cleanfeed.training.metrics import Metrics, Trip
+from cleanfeed.training.options import Sustained
+from cleanfeed.training.policy import Policy
+from cleanfeed.training.running import RunningMedian
+
+
+class SustainedGradNorm:
+    """Gradient norm above ``factor`` (10) · running median for ``steps`` (5) steps in a row.
+
+    The median is that of the last ``window`` (128) norms that were not above the limit, in the same context; it
+    speaks once it holds half of them. Fires once per run of high norms.
+
+    Source: the practice "gradient norm > 10 × median for 5 steps"; on BLOOM-176B it fires one step after the peak.
+    """
+
+    rule = "sustained"
+
+    def __init__(self, options: Sustained, policy: Policy) -> None:
+        self.options = options
+        self.policy = policy
+        self.medians: dict[str, RunningMedian] = {}
+        self.in_row = 0
+
+    def update(self, metrics: Metrics) -> Trip | None:
+        """Return a trip at the last of ``steps`` high norms in a row."""
+        norm = metrics.grad_norm
+        if norm is None or not math.isfinite(norm):
+            return None
+        median = self.medians.get(metrics.context)
+        if median is None:
+            median = self.medians[metrics.context] = RunningMedian(self.policy.window)
+        if len(median) < self.policy.min_history:
+            median.add(norm)
+            return None
+        limit = self.options.factor * median.value
+        if norm <= limit:
+            self.in_row = 0
+            median.add(norm)
+            return None
+        self.in_row += 1
+        if self.in_row >= self.policy.min_history + self.options.steps:
+            median.clear()  # the level has shifted for good; without this the rule would be deaf from now on
+            self.in_row = 0
+        if self.in_row != self.options.steps:
+            return None
+        onset = metrics.step - self.options.steps + 1
+        detail = {"median": median.value, "n": len(median), "context": metrics.context}
+        return Trip(self.rule, "grad_norm", metrics.step, onset, norm, limit, detail=detail)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what `load_state_dict` needs, as values JSON can hold."""
+        medians = {context: median.values() for context, median in self.medians.items()}
+        return {"medians": medians, "in_row": self.in_row}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up the state of `state_dict`."""
+        self.in_row = state["in_row"]
+        self.medians = {}
+        for context, values in state["medians"].items():
+            median = self.medians[context] = RunningMedian(self.policy.window)
+            for value in values:
+                median.add(value)
+
+
+class LayerRatio:
+    """Largest over median of the layers' mean absolute gradients, above ``limit`` (1,000).
+
+    Reads ``layer_ratio``, which `layer_ratio` works out; silent where the loop does not give it.
+
+    Source: the practice "per-layer gradient ratio > 1,000 ×"; OLMo-core's GAP monitor logs the same numbers.
+    """
+
+    rule = "layer_ratio"
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self.high = False
+
+    def update(self, metrics: Metrics) -> Trip | None:
+        """Return a trip at the first step above the limit."""
+        value = metrics.extra.get("layer_ratio")
+        if value is None:
+            return None
+        was, self.high = self.high, not value <= self.limit
+        if not self.high or was:
+            return None
+        shown = value if math.isfinite(value) else None
+        detail = {"context": metrics.context}
+        return Trip(self.rule, "layer_ratio", metrics.step, metrics.step, shown, self.limit, detail=detail)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what `load_state_dict` needs, as values JSON can hold."""
+        return {"high": self.high}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up the state of `state_dict`."""
+        self.high = state["high"]
+
+
+def layer_ratio(gradients: Mapping[str, float]) -> tuple[float, str]:
+    """Return the largest over the median of the layers' mean absolute gradients, and the layer it is in.
+
+    Args:
+        gradients: Mean absolute gradient of each layer; at least one.
+    """
+    worst = max(
+        gradients, key=lambda name: gradients[name] if gradients[name] == gradients[name] else math.inf
+    )
+    median = median_of(sorted(gradients.values()))
+    return (gradients[worst] / median if median > 0.0 else math.inf), worst

@@ -1,0 +1,105 @@
+"""What the detectors are given of a step, and what they answer: plain numbers in, a trip or a verdict out."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Level = Literal["observe", "act"]
+Health = Literal["healthy", "observing", "incident"]
+
+
+@dataclass(slots=True)
+class Metrics:
+    """The numbers of one optimizer step, reduced over all ranks, before the step is taken."""
+
+    step: int
+    """Number of the optimizer step."""
+    loss: float
+    """Mean loss of the global batch, weighed by label tokens, in nats; NaN or infinite where it is."""
+    grad_norm: float | None = None
+    """Global gradient norm before clipping; None where the loop gives none."""
+    context: str = ""
+    """Key of the baseline, for example ``stage/band``: levels of different contexts are never compared."""
+    worst_micro_loss: float | None = None
+    """Largest mean loss of a micro-batch on any rank, in nats."""
+    finite: bool | None = None
+    """False where any rank met NaN or Inf; None: as `loss` and `grad_norm` say."""
+    lr: float | None = None
+    """Learning rate of the step."""
+    extra: Mapping[str, float] = field(default_factory=dict)
+    """Other numbers of the loop. Read here where given: ``val_loss``, ``layer_ratio``, ``update_norm``,
+    ``activation_mean``, ``activation_kurtosis``, ``loss_scale``."""
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether loss and gradient norm are numbers on every rank."""
+        return (
+            self.finite is not False
+            and math.isfinite(self.loss)
+            and (self.grad_norm is None or math.isfinite(self.grad_norm))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Trip:
+    """One rule that fired, with the numbers that made it fire."""
+
+    rule: str
+    """Name of the rule: see docs/detectors.md."""
+    signal: str
+    """The number it looked at: ``loss``, ``grad_norm`` or the key of another metric."""
+    step: int
+    """Step at which it fired."""
+    onset_step: int
+    """First step that belongs to it."""
+    value: float | None
+    """The number at ``step``; None where it is not finite."""
+    limit: float | None
+    """What it would have had to stay below; None for NaN and Inf."""
+    z: float | None = None
+    """How far from the median in scales, for rules that compare with a baseline."""
+    level: Level = "act"
+    """``observe`` opens an observation, ``act`` an incident."""
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    """Further numbers: median, scale, n, context, …; values JSON can hold."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the trip as values JSON can hold."""
+        return dataclasses.asdict(self) | {"detail": dict(self.detail)}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the watch thinks of one step, before the optimizer takes it."""
+
+    step: int
+    state: Health
+    accept: bool
+    """Whether ``optimizer.step()`` may be called for it."""
+    trips: tuple[Trip, ...] = ()
+    """Every rule that fired at this step, the one that counts first."""
+    opened: bool = False
+    """An incident opens with this step; `lead` says why."""
+    escalated: bool = False
+    """The open incident goes on although its steps were answered: the next rung of the ladder is due."""
+    closed: bool = False
+    """The incident that was open has ended: the numbers are back, or their new level was taken for the baseline."""
+    onset_step: int | None = None
+    """First step of the open event."""
+    sick_in_row: int = 0
+    """Outlying or non-finite steps in a row, this one included."""
+    skipped_in_row: int = 0
+    """Steps in a row that were not accepted, this one included."""
+    z: Mapping[str, float] = field(default_factory=dict)
+    """z of ``loss`` and ``grad_norm`` where a baseline speaks: what the suspects are ranked by."""
+    level_shift: tuple[str, ...] = ()
+    """Signals whose baseline was seeded again at a new level; no data is to blame for it."""
+
+    @property
+    def lead(self) -> Trip | None:
+        """The rule that counts, where one fired."""
+        return self.trips[0] if self.trips else None

@@ -1,0 +1,335 @@
+"""The metrics of one step after another go in; healthy, observing or incident, and whether to step, comes out."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from cleanfeed.training.baselines import median_of
+from cleanfeed.training.detectors import NonFinite, RobustZ, further_detectors
+from cleanfeed.training.metrics import Metrics, Trip, Verdict
+from cleanfeed.training.observation import Observation, Promise
+from cleanfeed.training.policy import Policy
+from cleanfeed.training.tails import Tail
+
+UNUSUAL = 3.0
+"""The onset is walked back over steps whose z lies above this."""
+REMEMBERED = 64
+"""Steps over which the onset can be walked back."""
+SETTLED = 32
+"""Losses whose median says whether the run is back in its band."""
+PRIORITY = ("nonfinite", "repeat", "conjunction", "robust_z", "persistence", "sustained")
+"""Which rule leads where several fire at one step; the others follow."""
+OF_THIS_STEP = frozenset({"nonfinite", "ratio", "layer_ratio", "activation"})
+"""Rules that say the gradient of this very step is sick, beside an outlying loss or norm."""
+
+
+class Watch:
+    """All detectors of a policy, and what follows from them together; a pure function of the numbers it was given.
+
+    `update` is called once a step with the numbers all ranks agree on, before ``optimizer.step()``, so every rank
+    comes to the same verdict. A lone outlier opens an observation. It becomes an incident where
+
+    - ``nonfinite``: the loss or the norm is NaN or Inf, in the grace as well;
+    - ``conjunction``: loss and log grad norm leave their bands within ``conjunction`` steps;
+    - ``robust_z``: one z is extreme;
+    - ``persistence``: ``persist`` losses in a row are outliers;
+    - ``repeat``: it is the third spike in 100 steps;
+    - ``no_return``: ``recover_within`` steps later the loss is not back in its band;
+    - or one of the further detectors fires.
+
+    Limits of ``conjunction``, ``robust_z`` and ``repeat`` rise with the largest harmless outlier of the run (`Tail`).
+    Outliers at most ``merge_gap`` steps apart are one event, so an incident's own outliers open no second one.
+
+    Args:
+        policy: Limits, windows and the actions allowed.
+    """
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self.policy = policy or Policy()
+        self.seen = 0
+        """Steps judged so far."""
+        self.healthy_for = 0
+        """Steps since an incident was last open."""
+        self._nonfinite = NonFinite()
+        self._z = {"loss": RobustZ("loss", self.policy), "grad_norm": RobustZ("grad_norm", self.policy)}
+        self._further = further_detectors(self.policy)
+        repeat = self.policy.repeat.within if self.policy.repeat else 0
+        self._tails = {signal: Tail(max(repeat, self.policy.merge_gap)) for signal in self._z}
+        self._open: Observation | None = None
+        self._spikes: deque[int] = deque()
+        self._promises: deque[Promise] = deque()
+        self._unusual: deque[tuple[int, float]] = deque(maxlen=REMEMBERED)
+        self._settled: deque[float] = deque(maxlen=min(SETTLED, self.policy.recover_within))
+        self._context: str | None = None
+        self._sick = self._skipped = self._loss_in_row = 0
+
+    def update(self, metrics: Metrics) -> Verdict:
+        """Judge a step by its numbers.
+
+        Args:
+            metrics: Numbers of the step; steps ascend, except after `load_state_dict`.
+
+        Returns:
+            The verdict; ``accept`` is False only where the policy allows ``skip_step``.
+        """
+        self.seen += 1
+        step, graced = metrics.step, self.seen <= self.policy.grace
+        closed = self._expire(step)
+        if not metrics.is_finite:
+            return self._not_finite(metrics, closed)
+        self._nonfinite.update(metrics)
+        outliers = self._outliers(metrics)
+        shifts = tuple(signal for signal, d in self._z.items() if d.reading and d.reading.shifted)
+        self._remember(metrics)
+        trips = self._weigh(metrics, outliers) if outliers else []
+        trips += self._return(metrics)
+        trips += [trip for detector in self._further if (trip := detector.update(metrics))]
+        if graced:
+            trips = []
+        opened = self._act(metrics, trips)
+        sick = bool(outliers) or any(trip.rule in OF_THIS_STEP for trip in trips)
+        verdict = self._verdict(
+            metrics, sick, [*trips, *_unnamed(outliers, trips, graced)], opened, closed, shifts
+        )
+        if shifts:
+            self._settle()
+        return verdict
+
+    # ---- one step ------------------------------------------------------------------------------------------------
+
+    def _not_finite(self, metrics: Metrics, closed: bool) -> Verdict:
+        trip = self._nonfinite.update(metrics)
+        opened = self._act(metrics, [trip]) if trip else False
+        self._unusual.append((metrics.step, float("inf")))
+        return self._verdict(metrics, True, [trip] if trip else [], opened, closed, ())
+
+    def _outliers(self, metrics: Metrics) -> list[Trip]:
+        """Return the outlying signals of a step, and keep the open observation up to date with them."""
+        found = [trip for detector in self._z.values() if (trip := detector.update(metrics))]
+        self._loss_in_row = self._loss_in_row + 1 if any(trip.signal == "loss" for trip in found) else 0
+        return found
+
+    def _remember(self, metrics: Metrics) -> None:
+        highest = max((d.reading.z for d in self._z.values() if d.reading), default=0.0)
+        self._unusual.append((metrics.step, highest))
+        if metrics.context != self._context:
+            self._context = metrics.context
+            self._settled.clear()
+        self._settled.append(metrics.loss)
+
+    def _weigh(self, metrics: Metrics, outliers: list[Trip]) -> list[Trip]:
+        """Return the rules that fire on the outliers of a step."""
+        policy, step = self.policy, metrics.step
+        if self._open is None:
+            self._promise(metrics)
+        event = self._event(step)
+        event.last = step
+        trips: list[Trip] = []
+        for trip in outliers:
+            z, tail = trip.z or 0.0, self._tails[trip.signal].at(step)
+            event.peaks[trip.signal] = max(z, event.peaks.get(trip.signal, 0.0))
+            if z >= max(policy.z_observe, policy.tail_conjunction * tail):
+                event.strong[trip.signal] = step
+            limit = max(policy.z_act, policy.tail_act * tail)
+            reading = self._z[trip.signal].reading
+            if z >= limit and reading is not None:
+                trips.append(
+                    self._as_act(self._z[trip.signal].trip(metrics, reading, limit), event, tail=tail)
+                )
+        steps = event.strong.values()
+        if len(steps) == len(self._z) and max(steps) == step and step - min(steps) <= policy.conjunction:
+            peaks = {signal: event.peaks[signal] for signal in event.strong}
+            trips.append(self._as_act(outliers[0], event, rule="conjunction", peaks=peaks))
+        if self._loss_in_row >= policy.persist:
+            trips.append(self._as_act(outliers[0], event, rule="persistence", in_row=self._loss_in_row))
+        if event.strong and not event.notable:
+            event.notable = True
+            trips += self._repeated(event, outliers[0])
+        return trips
+
+    def _repeated(self, event: Observation, trip: Trip) -> list[Trip]:
+        repeat = self.policy.repeat
+        if repeat is None or self.seen <= self.policy.grace:
+            return []
+        while self._spikes and self._spikes[0] <= event.onset - repeat.within:
+            self._spikes.popleft()
+        self._spikes.append(event.onset)
+        if len(self._spikes) < repeat.times:
+            return []
+        onsets = list(self._spikes)
+        self._spikes.clear()
+        return [self._as_act(trip, event, rule="repeat", onset=onsets[0], onsets=onsets)]
+
+    def _promise(self, metrics: Metrics) -> None:
+        """Note the band the loss must be back in some time after an event that begins now."""
+        reading = self._z["loss"].reading
+        if reading is not None and self.seen > self.policy.grace:
+            due = metrics.step + self.policy.recover_within
+            onset = self._walked_back(metrics.step)
+            self._promises.append(Promise(onset, due, reading.median, reading.scale, metrics.context))
+
+    def _return(self, metrics: Metrics) -> list[Trip]:
+        """Return a trip where a promise is due and the loss is not back."""
+        trips: list[Trip] = []
+        while self._promises and self._promises[0].due <= metrics.step:
+            promise = self._promises.popleft()
+            here = promise.context == metrics.context and len(self._settled) == self._settled.maxlen
+            if not here or (self._open is not None and self._open.incident):
+                continue
+            value = median_of(sorted(self._settled))
+            limit = promise.median + self.policy.return_z * promise.scale
+            if value <= limit:
+                continue
+            z = (value - promise.median) / promise.scale
+            detail = {"median": promise.median, "scale": promise.scale, "steps": len(self._settled)}
+            trips.append(
+                Trip("no_return", "loss", metrics.step, promise.onset, value, limit, z, detail=detail)
+            )
+            self._promises.clear()
+        return trips
+
+    # ---- the open event ------------------------------------------------------------------------------------------
+
+    def _event(self, step: int) -> Observation:
+        if self._open is None:
+            self._open = Observation(self._walked_back(step), step - 1)
+        return self._open
+
+    def _walked_back(self, step: int) -> int:
+        onset = step
+        for earlier, z in reversed(self._unusual):
+            if earlier == onset - 1 and z > UNUSUAL:
+                onset = earlier
+            elif earlier < onset:
+                break
+        return onset
+
+    def _expire(self, step: int) -> bool:
+        """Close the event where its last outlier is long past; return whether it was an incident."""
+        event = self._open
+        if event is None or step - event.last <= self.policy.merge_gap:
+            return False
+        self._open = None
+        if not event.incident:
+            for signal, z in event.peaks.items():
+                self._tails[signal].add(event.last, z)
+        return event.incident
+
+    def _settle(self) -> None:
+        """Forget the event whose level is the baseline now."""
+        self._open = None
+        self._promises.clear()
+        self._loss_in_row = self._sick = 0
+
+    def _act(self, metrics: Metrics, trips: list[Trip]) -> bool:
+        """Make an incident of the open event where a rule asks for one; return whether one opens."""
+        if not trips:
+            return False
+        event = self._event(metrics.step)
+        event.last = metrics.step
+        event.onset = min(event.onset, *(trip.onset_step for trip in trips), metrics.step)
+        opened, event.incident = not event.incident, True
+        return opened
+
+    def _as_act(self, trip: Trip, event: Observation, rule: str = "", onset: int = -1, **detail: Any) -> Trip:
+        return Trip(
+            rule or trip.rule,
+            trip.signal,
+            trip.step,
+            onset if onset >= 0 else event.onset,
+            trip.value,
+            trip.limit,
+            trip.z,
+            "act",
+            {**trip.detail, **detail},
+        )
+
+    def _verdict(
+        self,
+        metrics: Metrics,
+        sick: bool,
+        trips: list[Trip],
+        opened: bool,
+        closed: bool,
+        shifts: tuple[str, ...],
+    ) -> Verdict:
+        policy, event = self.policy, self._open
+        incident = event is not None and event.incident
+        self._sick = self._sick + 1 if sick else 0
+        finite = metrics.is_finite
+        veto = not finite or (
+            event is not None and event.incident and sick and event.skips < policy.persist and not shifts
+        )
+        accept = not (veto and policy.allows("skip_step"))
+        self._skipped = 0 if accept else self._skipped + 1
+        if event is not None and not accept:
+            event.skips += 1
+        ended = incident and bool(shifts)
+        self.healthy_for = 0 if incident else self.healthy_for + 1
+        trips.sort(key=lambda trip: (trip.level != "act", _rank(trip.rule)))
+        return Verdict(
+            step=metrics.step,
+            state="incident" if incident else "observing" if event is not None else "healthy",
+            accept=accept,
+            trips=tuple(trips),
+            opened=opened,
+            escalated=incident and not opened and sick and self._sick % policy.persist == 0,
+            closed=closed or ended,
+            onset_step=event.onset if event is not None else None,
+            sick_in_row=self._sick,
+            skipped_in_row=self._skipped,
+            z={signal: d.reading.z for signal, d in self._z.items() if d.reading} if finite else {},
+            level_shift=shifts,
+        )
+
+    # ---- state ---------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything the verdicts to come depend on, as values JSON can hold."""
+        return {
+            "seen": self.seen,
+            "healthy_for": self.healthy_for,
+            "nonfinite": self._nonfinite.state_dict(),
+            "z": {signal: detector.state_dict() for signal, detector in self._z.items()},
+            "further": {detector.rule: detector.state_dict() for detector in self._further},
+            "tails": {signal: tail.state_dict() for signal, tail in self._tails.items()},
+            "open": self._open.to_dict() if self._open is not None else None,
+            "spikes": list(self._spikes),
+            "promises": [promise.to_list() for promise in self._promises],
+            "unusual": [[step, None if z == float("inf") else z] for step, z in self._unusual],
+            "settled": list(self._settled),
+            "context": self._context,
+            "counts": [self._sick, self._skipped, self._loss_in_row],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up the state of `state_dict`; detectors the state does not know begin anew."""
+        self.seen, self.healthy_for = state["seen"], state["healthy_for"]
+        self._nonfinite.load_state_dict(state["nonfinite"])
+        for signal, detector in self._z.items():
+            detector.load_state_dict(state["z"][signal])
+            self._tails[signal].load_state_dict(state["tails"][signal])
+        self._further = further_detectors(self.policy)
+        for further in self._further:
+            if further.rule in state["further"]:
+                further.load_state_dict(state["further"][further.rule])
+        self._open = Observation(**state["open"]) if state["open"] is not None else None
+        self._spikes = deque(state["spikes"])
+        self._promises = deque(Promise(*values) for values in state["promises"])
+        self._unusual.clear()
+        self._unusual.extend((step, float("inf") if z is None else z) for step, z in state["unusual"])
+        self._settled.clear()
+        self._settled.extend(state["settled"])
+        self._context = state["context"]
+        self._sick, self._skipped, self._loss_in_row = state["counts"]
+
+
+def _unnamed(outliers: list[Trip], trips: list[Trip], graced: bool) -> list[Trip]:
+    """Return the outliers that no rule names already."""
+    named = {trip.signal for trip in trips if trip.rule == "robust_z"}
+    return [] if graced else [trip for trip in outliers if trip.signal not in named]
+
+
+def _rank(rule: str) -> int:
+    return PRIORITY.index(rule) if rule in PRIORITY else len(PRIORITY)
