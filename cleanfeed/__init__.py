@@ -2,5 +2,41 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cleanfeed.feed.collators import FlattenCollator as FlattenCollator
+    from cleanfeed.feed.collators import PadCollator as PadCollator
+    from cleanfeed.feed.dataset import Curriculum as Curriculum
+    from cleanfeed.feed.sampler import CurriculumSampler as CurriculumSampler
+
 __version__ = "0.1.0"
-__all__ = ["__version__"]
+_HOMES = {
+    "Curriculum": "cleanfeed.feed.dataset",
+    "CurriculumSampler": "cleanfeed.feed.sampler",
+    "FlattenCollator": "cleanfeed.feed.collators",
+    "PadCollator": "cleanfeed.feed.collators",
+}
+"""Public names and the modules they live in. They are imported when asked for: most of them bring torch."""
+
+__all__ = ["Curriculum", "CurriculumSampler", "FlattenCollator", "PadCollator", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name the first time it is asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        value = getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ImportError(f"cleanfeed.{name} needs torch. Run pip install 'cleanfeed[train]'.") from error
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List what is there and what can be asked for."""
+    return sorted({*globals(), *_HOMES})

@@ -1,0 +1,137 @@
+"""Rows of a global batch go in; the hashes of its samples, and the one hash that names the batch, come out.
+
+A batch hash is xxh3-128 over the 16-byte sample hashes of the whole global batch in slot order, 16 zero bytes for a
+pad row. Ranks, micro-batches and workers have no part in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import xxhash
+
+from cleanfeed.errors import MisuseError, one_line
+from cleanfeed.feed.catalog import Catalog
+from cleanfeed.feed.pages import Files
+from cleanfeed.feed.permutation import Int64
+
+HASH_BYTES = 16
+COLUMN = "sample_hash"
+KEPT_GROUPS = 512
+"""Row groups whose hashes are kept: 16 bytes a row, a few megabytes in all."""
+
+Hashes = npt.NDArray[np.uint8]
+_HEX = re.compile(r"[0-9a-fA-F]{32}")
+
+
+class HasColumns(Protocol):
+    """What is needed of a curriculum."""
+
+    catalog: Catalog
+
+    def columns(self, rows: Int64, names: list[str]) -> pa.Table:
+        """Return columns of rows, in the order asked for."""
+
+
+def hash_bytes(given: str | bytes) -> bytes:
+    """Return a sample hash as 16 bytes.
+
+    Raises:
+        MisuseError: It is neither 32 hex digits nor 16 bytes.
+    """
+    if isinstance(given, bytes) and len(given) == HASH_BYTES:
+        return given
+    if isinstance(given, str) and _HEX.fullmatch(given):
+        return bytes.fromhex(given)
+    raise MisuseError(one_line("not a sample hash", "hashes", repr(given)[:60], "32 hex digits"))
+
+
+def batch_hash(hashes: Hashes) -> str:
+    """Return the hash of a global batch: hashes of its rows in slot order, shape [rows, 16], zeros for a pad row."""
+    return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(hashes).tobytes())
+
+
+class SampleHashes:
+    """The column ``sample_hash`` of a curriculum, looked up by row and searched by hash.
+
+    Args:
+        curriculum: Where the rows are.
+    """
+
+    def __init__(self, curriculum: HasColumns) -> None:
+        self.curriculum = curriculum
+        self._kept: OrderedDict[int, Hashes] = OrderedDict()
+        self._found: dict[bytes, tuple[int, ...]] = {}
+
+    def of(self, rows: Int64) -> Hashes:
+        """Return the hash of each row, shape [n, 16]; zeros where the row is negative, a pad row."""
+        result: Hashes = np.zeros((len(rows), HASH_BYTES), dtype=np.uint8)
+        real = np.flatnonzero(rows >= 0)
+        groups, places = self.curriculum.catalog.groups_at(rows[real])
+        for group in np.unique(groups):
+            here = groups == group
+            result[real[here]] = self._group(int(group))[places[here]]
+        return result
+
+    def rows_of(self, hashes: Iterable[bytes]) -> dict[bytes, tuple[int, ...]]:
+        """Return the rows of each hash, none where there is no such sample; equal samples have more than one.
+
+        Hashes not asked for before cost one pass over the column, however many they are; memory is that of one row
+        group and of what is found.
+        """
+        wanted = list(dict.fromkeys(hashes))
+        new = [one for one in wanted if one not in self._found]
+        if new:
+            found: dict[bytes, list[int]] = {one: [] for one in new}
+            for one, row in self._search(new):
+                found[one].append(row)
+            self._found.update({one: tuple(rows) for one, rows in found.items()})
+        return {one: self._found[one] for one in wanted}
+
+    def know(self, rows: dict[bytes, tuple[int, ...]]) -> None:
+        """Take up what is already known, such as from a state of the same curriculum."""
+        self._found.update(rows)
+
+    def _search(self, wanted: list[bytes]) -> Iterator[tuple[bytes, int]]:
+        catalog = self.curriculum.catalog
+        files = Files(catalog, "text" if catalog.tokenizer_digest is None else "input_ids")
+        keys = np.sort(np.frombuffer(b"".join(wanted), dtype=">u8").reshape(-1, 2)[:, 0])
+        sought = set(wanted)
+        for number in range(catalog.groups):
+            place = catalog.row_group(number)
+            hashes = _array(files.table(place, [COLUMN]))
+            heads = hashes.view(">u8")[:, 0]
+            at = np.minimum(np.searchsorted(keys, heads), len(keys) - 1)
+            for row in np.flatnonzero(keys[at] == heads).tolist():
+                one = hashes[row].tobytes()
+                if one in sought:
+                    yield one, place.first_row + row
+
+    def _group(self, number: int) -> Hashes:
+        hashes = self._kept.get(number)
+        if hashes is None:
+            place = self.curriculum.catalog.row_group(number)
+            rows = np.arange(place.first_row, place.first_row + place.rows, dtype=np.int64)
+            hashes = self._kept[number] = _array(self.curriculum.columns(rows, [COLUMN]))
+            if len(self._kept) > KEPT_GROUPS:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(number)
+        return hashes
+
+
+def _array(table: pa.Table) -> Hashes:
+    """Return the only column of a table, 16 bytes a row, as an array of shape [rows, 16]."""
+    chunks = [
+        np.frombuffer(chunk.buffers()[1], dtype=np.uint8).reshape(-1, HASH_BYTES)[
+            chunk.offset : chunk.offset + len(chunk)
+        ]
+        for chunk in table.column(0).chunks
+        if len(chunk)
+    ]
+    return np.concatenate(chunks)

@@ -1,0 +1,53 @@
+"""The state of a sampler and one to be taken up go in; nothing, or every difference that forbids it, comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cleanfeed.errors import ResumeError, one_line
+
+STATE_VERSION = 1
+SAME = ("order_version", "curriculum", "seed", "lanes", "global_batch", "batch_tokens", "schedule")
+"""What decides which rows a slot holds: another value means another run."""
+ALSO = ("epochs", "drop_last", "committed", "skipped", "quarantined")
+
+
+def check_state(state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Check that a state is one of the same run, on however many ranks.
+
+    Args:
+        state: What is to be taken up.
+        own: The state of the sampler that is to take it up.
+
+    Raises:
+        ResumeError: It is not; the message names every difference.
+    """
+    where = "load_state_dict"
+    if not isinstance(state, Mapping) or "version" not in state:
+        raise ResumeError(one_line("not a state of a sampler", where, expected="what state_dict() returned"))
+    if state["version"] != STATE_VERSION:
+        raise ResumeError(
+            one_line(
+                "a state of another version",
+                where,
+                str(state["version"]),
+                str(STATE_VERSION),
+                "Take it up with the version of cleanfeed that wrote it.",
+            )
+        )
+    missing = [name for name in (*SAME, *ALSO) if name not in state]
+    if missing:
+        raise ResumeError(one_line("a state is incomplete", where, f"no {', '.join(missing)}"))
+    different = [name for name in SAME if state[name] != own[name]]
+    if different:
+        raise ResumeError(
+            one_line(
+                f"the state is of another run, {', '.join(different)} differ"
+                + ("s" if len(different) == 1 else ""),
+                where,
+                ", ".join(f"{name} {state[name]}" for name in different),
+                ", ".join(f"{name} {own[name]}" for name in different),
+                "Make the sampler as it was, or start a new run.",
+            )
+        )
