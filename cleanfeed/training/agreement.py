@@ -10,14 +10,16 @@ Works on gloo and NCCL; without ``torch.distributed`` nothing is sent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
 from cleanfeed.errors import TrainingError, one_line
+
+Value = TypeVar("Value")
 
 
 class Agreement:
@@ -51,19 +53,26 @@ class Agreement:
         dist.all_reduce(rows, group=self.group)
         return rows.cpu().numpy()
 
-    def from_first(self, value: Any) -> Any:
-        """Return rank 0's value on every rank; for rare events only, since it is pickled.
+    def on_first(self, make: Callable[[], Value]) -> Value:
+        """Return on every rank what rank 0 makes; for rare events only, since it is pickled.
 
-        An exception given by rank 0 is raised on every rank.
+        Whatever rank 0 raises is raised on every rank.
         """
-        if self.world_size > 1:
-            box = [value if self.rank == 0 else None]
-            source = 0 if self.group is None else dist.get_global_rank(self.group, 0)
-            dist.broadcast_object_list(box, src=source, group=self.group, device=self._device)
-            value = box[0]
-        if isinstance(value, BaseException):
-            raise value
-        return value
+        if self.world_size == 1:
+            return make()
+        box: list[Any] = [None]
+        if self.rank == 0:
+            try:
+                box = [(make(), None)]
+            except Exception as error:  # noqa: BLE001 - the other ranks wait: they must hear of any error
+                box = [(None, error)]
+        source = 0 if self.group is None else dist.get_global_rank(self.group, 0)
+        dist.broadcast_object_list(box, src=source, group=self.group, device=self._device)
+        value, problem = box[0]
+        if problem is not None:
+            raise problem
+        result: Value = value
+        return result
 
     def all(self, value: Any) -> list[Any]:
         """Return the values of all ranks in order; for rare events only, since they are pickled."""

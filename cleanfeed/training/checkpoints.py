@@ -120,10 +120,8 @@ class CheckpointRing:
         Raises:
             CheckpointError: It could not be saved; nothing that looks like a checkpoint is left.
         """
-        agreement, problem, aside = self._agreement, None, None
-        aside = agreement.from_first(
-            _result(lambda: files.begin(self.run, step)) if agreement.rank == 0 else None
-        )
+        agreement, problem = self._agreement, None
+        aside = agreement.on_first(lambda: self._on_disk(step, lambda: files.begin(self.run, step)))
         finite: bool | None = None
         try:
             self.settings.save(aside)
@@ -147,15 +145,18 @@ class CheckpointRing:
             files={},
             guard=guard,
         )
-        sealed = _result(lambda: files.seal(self.run, aside, record)) if agreement.rank == 0 else None
-        if isinstance(sealed, Exception):
-            sealed = _unsaved(self.run.checkpoint(step), 0, f"{type(sealed).__name__}: {sealed}")
-        path: Path = agreement.from_first(sealed)
+        path = agreement.on_first(lambda: self._on_disk(step, lambda: files.seal(self.run, aside, record)))
         if record.finite is False:
             log.warning(
                 "the checkpoint holds weights or moments that are not finite and will not be used: %s", path
             )
         return path
+
+    def _on_disk(self, step: int, write: Callable[[], Path]) -> Path:
+        try:
+            return write()
+        except OSError as error:
+            raise _unsaved(self.run.checkpoint(step), 0, error.strerror or str(error)) from error
 
     def load(self, step: int) -> dict[str, Any]:
         """Put the state of a checkpoint back, random states too, and return the guard's own.
@@ -178,24 +179,16 @@ class CheckpointRing:
         assert found is not None
         return found.record.guard
 
-    def newest(self) -> tuple[int | None, list[str]]:
-        """Return the step of the newest usable checkpoint, and why newer ones were passed over."""
-        return self.choose(None)
-
-    def choose(self, before: int | None, margin: int = 0) -> tuple[int | None, list[str]]:
+    def choose(self, before: int | None = None, margin: int = 0) -> tuple[int | None, list[str]]:
         """Return the step of the checkpoint to go back to, and in sentences why it and not another.
+
+        Not a collective: rank 0 alone calls it.
 
         Args:
             before: Step of the onset; None takes the newest usable one.
             margin: Steps by which it should lie before the onset. Where none lies so far back, the oldest usable one
                 before the onset is taken.
         """
-        chosen: tuple[int | None, list[str]] = self._agreement.from_first(
-            self._choose(before, margin) if self._agreement.rank == 0 else None
-        )
-        return chosen
-
-    def _choose(self, before: int | None, margin: int) -> tuple[int | None, list[str]]:
         why: list[str] = []
         oldest: int | None = None
         starts = read_attempts(self.run)
@@ -282,18 +275,6 @@ class CheckpointRing:
         for found in present:
             if found.step not in kept:
                 files.remove(self.run, found.step)
-
-
-def _result(make: Callable[[], Any]) -> Any:
-    """Return what a function returns, or the error it raises, to be told to the other ranks."""
-    try:
-        return make()
-    except OSError as error:
-        return CheckpointError(
-            one_line(
-                "cannot write the checkpoint", str(error.filename or ""), got=error.strerror or str(error)
-            )
-        )
 
 
 def _unsaved(path: Path, rank: int, got: str) -> CheckpointError:

@@ -18,20 +18,24 @@ def test_one_process_agrees_with_itself_without_a_process_group() -> None:
     agreement = Agreement()
     assert (agreement.rank, agreement.world_size) == (0, 1)
     assert agreement.table([1.0, 2.0]).tolist() == [[1.0, 2.0]]
-    assert agreement.from_first("x") == "x"
+    assert agreement.on_first(lambda: "x") == "x"
     assert agreement.all(3) == [3]
     agreement.raise_first(None, "saving")
     with pytest.raises(ValueError, match="mine"):
         agreement.raise_first(ValueError("mine"), "saving")
-    with pytest.raises(KeyError):
-        agreement.from_first(KeyError("a"))
+
+
+def fails() -> None:
+    raise OSError("only rank 0 tried")
 
 
 def shares(rank: int, folder: Path) -> None:
     agreement = Agreement()
     table = agreement.table([0.1 * (rank + 1), 1e300, rank])
     np.save(folder / f"{rank}.npy", table)
-    assert agreement.from_first({"rank": rank}) == {"rank": 0}
+    assert agreement.on_first(lambda: {"rank": rank}) == {"rank": 0}
+    with pytest.raises(OSError, match="only rank 0 tried"):
+        agreement.on_first(fails if rank == 0 else lambda: None)
     assert agreement.all(rank) == list(range(agreement.world_size))
     with pytest.raises((ValueError, TrainingError)) as caught:
         agreement.raise_first(ValueError("no room") if rank == 1 else None, "saving")

@@ -1,0 +1,184 @@
+"""What a run directory holds goes in; where this process goes on, and what is left out from now on, come out.
+
+Rank 0 alone looks. Everything a killed process may have left half-done is put right here, so that it does not matter
+between which two writes it was killed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import socket
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from cleanfeed.curriculum.durable import ASIDE_SUFFIX, write_bytes
+from cleanfeed.errors import BusyError, CheckpointError, MisuseError, TrainingError, one_line
+from cleanfeed.runs.layout import RunDir
+from cleanfeed.runs.ledger import next_attempt, read_attempts
+from cleanfeed.training import checkpoint_files as files
+from cleanfeed.training.checkpoints import CheckpointRing
+
+LOCK_NAME = "training.lock"
+log = logging.getLogger("cleanfeed.training")
+
+
+class ResumePlan(msgspec.Struct, frozen=True):
+    """``resume.json``: the rollback that was decided and is not done yet."""
+
+    incident: int
+    attempt: int
+    """Attempt that decided it; once a later one has begun, the plan is done."""
+    onset_step: int
+    margin: int
+    checkpoint_step: int
+    decided_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """How the next attempt begins."""
+
+    attempt: int
+    why: Literal["start", "resume", "rollback"]
+    checkpoint_step: int | None
+    incident: int | None = None
+    messages: list[str] = field(default_factory=list)
+
+
+def hold(run: RunDir) -> int:
+    """Take the run directory for this process and return the handle that holds it; the kernel lets go at its end.
+
+    Raises:
+        BusyError: Another process trains in it.
+    """
+    run.root.mkdir(parents=True, exist_ok=True)
+    path = run.root / LOCK_NAME
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        holder = "another process"
+        with suppress(OSError, ValueError, KeyError):
+            who = json.loads(path.read_text())
+            holder = f"process {who['pid']} on {who['host']}"
+        raise BusyError(
+            one_line("another process trains in the run directory", str(run.root), holder, "no other process")
+        ) from error
+    os.truncate(handle, 0)
+    os.pwrite(handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+    return handle
+
+
+def write_plan(run: RunDir, plan: ResumePlan) -> None:
+    """Leave the plan of a rollback, before any of it is done."""
+    write_bytes(run.resume_plan, msgspec.json.format(msgspec.json.encode(plan)) + b"\n")
+
+
+def read_plan(run: RunDir) -> ResumePlan | None:
+    """Return the rollback that is still to be done, or None.
+
+    Raises:
+        TrainingError: There is a plan that cannot be read.
+    """
+    try:
+        plan = msgspec.json.decode(run.resume_plan.read_bytes(), type=ResumePlan)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise TrainingError(
+            one_line(
+                "the plan of a rollback cannot be read",
+                str(run.resume_plan),
+                got=str(error),
+                todo="Restore it, or remove it to go on from the newest checkpoint.",
+            )
+        ) from error
+    if any(start.attempt > plan.attempt for start in read_attempts(run)):
+        run.resume_plan.unlink()  # killed after the rollback and before the plan was removed
+        return None
+    return plan
+
+
+def clean(run: RunDir) -> None:
+    """Remove what was being written when a process was killed."""
+    files.clean(run)
+    for folder in (run.root, run.ledger):
+        for left in folder.glob("*" + ASIDE_SUFFIX):
+            left.unlink()
+
+
+def find_beginning(run: RunDir, ring: CheckpointRing | None, digest: str, *, resume: bool) -> Beginning:
+    """Return where to go on.
+
+    Args:
+        run: The run directory.
+        ring: Its checkpoints, where the guard has any.
+        digest: Of the curriculum.
+        resume: Go on from the newest usable checkpoint; else begin anew, which undoes all steps so far.
+
+    Raises:
+        MisuseError: The run was on another curriculum.
+        CheckpointError: There are checkpoints and none of them can be used.
+    """
+    starts = read_attempts(run)
+    others = [start for start in starts if start.digest != digest]
+    if others:
+        raise MisuseError(
+            one_line(
+                "the run was trained on another curriculum",
+                str(run.root),
+                f"{digest} now",
+                f"{others[-1].digest} as in attempt {others[-1].attempt}",
+                "Give the curriculum it began with, or another run_dir.",
+            )
+        )
+    attempt = next_attempt(run)
+    plan = read_plan(run)
+    if not resume:
+        run.resume_plan.unlink(missing_ok=True)
+        return Beginning(attempt, "start", None)
+    if ring is None:
+        return Beginning(attempt, "resume" if starts else "start", None)
+    if plan is not None:
+        return _rollback(ring, plan, attempt)
+    step, messages = ring.choose()
+    for message in messages:
+        log.warning("checkpoint passed over: %s", message)
+    if step is None and run.checkpoint_steps():
+        raise CheckpointError(
+            one_line(
+                "none of the checkpoints can be used",
+                str(run.checkpoints),
+                "; ".join(messages),
+                todo="Restore one, or begin anew with resume=False.",
+            )
+        )
+    return Beginning(attempt, "resume" if starts else "start", step, None, messages)
+
+
+def _rollback(ring: CheckpointRing, plan: ResumePlan, attempt: int) -> Beginning:
+    """Follow a plan; the checkpoint it names may have been damaged since, then it is chosen anew."""
+    step, why = ring.choose(before=plan.onset_step, margin=plan.margin)
+    if step is None:
+        raise CheckpointError(
+            one_line(
+                "no checkpoint to roll back to",
+                str(ring.run.checkpoints),
+                "; ".join(why) or "none",
+                todo="Restore one, or begin anew with resume=False.",
+            )
+        )
+    return Beginning(attempt, "rollback", step, plan.incident, why)
+
+
+def plan_now(incident: int, attempt: int, onset_step: int, margin: int, checkpoint_step: int) -> ResumePlan:
+    """Return the plan of a rollback decided now."""
+    return ResumePlan(incident, attempt, onset_step, margin, checkpoint_step, time.time())

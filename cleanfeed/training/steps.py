@@ -1,0 +1,150 @@
+"""The micro-batches of one optimizer step go in, losses and gradient norm are told, and one decision comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from cleanfeed.errors import TrainingError, one_line
+from cleanfeed.training.numbers import Numbers, number, numbers
+from cleanfeed.training.shares import Shares
+
+
+@dataclass(slots=True)
+class Told:
+    """What the loop told of a step, on this rank."""
+
+    losses: list[Any] = field(default_factory=list)
+    """Mean loss of each micro-batch, as given: a tensor stays on its device until the decision."""
+    per_sample: list[torch.Tensor | None] = field(default_factory=list)
+    """Losses of the rows of each micro-batch, where given."""
+
+
+class Decider(Protocol):
+    """What a step asks of the guard."""
+
+    def decide(
+        self, step: Step, losses: list[float], grad_norm: float | None, extra: dict[str, float]
+    ) -> bool:
+        """Return whether the optimizer may step."""
+
+    def commit(self, step: Step) -> None:
+        """Record the step."""
+
+
+class Step:
+    """One optimizer step: iterate over its micro-batches, tell their losses, ask, commit.
+
+    Attributes:
+        number: Number of the step, from 1.
+        slot: Index of its global batch in the schedule.
+        accepted: The decision; None before `accept`.
+    """
+
+    def __init__(
+        self, guard: Decider, number: int, slot: int, batches: Sequence[Any], shares: Shares
+    ) -> None:
+        self.number, self.slot, self.batches, self.shares = number, slot, batches, shares
+        self.accepted: bool | None = None
+        self.committed = False
+        self.told = Told()
+        self.lr: float | None = None
+        self.numbers: Numbers | None = None
+        self.metrics: dict[str, float] = {}
+        self._guard = guard
+        self._at = 0
+
+    def __len__(self) -> int:
+        """Return the number of micro-batches on this rank."""
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the micro-batches; beginning again forgets what was told of them."""
+        self.told = Told()
+        for place, batch in enumerate(self.batches):
+            self._at = place
+            yield batch
+
+    @property
+    def weight(self) -> float:
+        """What the mean loss of the present micro-batch is multiplied by before ``backward``.
+
+        ``world_size x its label tokens / label tokens of the global batch``: the sum over micro-batches, averaged over
+        ranks as DistributedDataParallel does, is the mean over all label tokens. See docs/training.md.
+        """
+        return self.shares.weights[self._at]
+
+    def observe(self, loss: Any, per_sample_loss: torch.Tensor | None = None) -> None:
+        """Tell the mean loss of the present micro-batch, not weighed.
+
+        Args:
+            loss: A number or a tensor of one element, in nats; it is read when `accept` is called.
+            per_sample_loss: Loss of each row, shape [rows]; with it an incident names the samples behind it.
+
+        Raises:
+            TrainingError: A loss of this micro-batch was told before, or there are not as many as rows.
+        """
+        if len(self.told.losses) != self._at:
+            raise TrainingError(
+                one_line(
+                    "losses and micro-batches do not match",
+                    f"step {self.number}",
+                    f"{len(self.told.losses) + 1} losses at micro-batch {self._at + 1}",
+                    "one call of step.observe for each micro-batch",
+                )
+            )
+        self.told.losses.append(loss.detach() if isinstance(loss, torch.Tensor) else loss)
+        if per_sample_loss is not None:
+            per_sample_loss = per_sample_loss.detach()
+        self.told.per_sample.append(per_sample_loss)
+
+    def accept(self, grad_norm: Any = None, **metrics: Any) -> bool:
+        """Return whether ``optimizer.step()`` may be called; the same answer on every rank, which must all ask.
+
+        Args:
+            grad_norm: Norm of all gradients before clipping, as ``clip_grad_norm_`` returns it.
+            metrics: Further numbers; they are written to the ledger, and detectors read ``val_loss``, ``layer_ratio``,
+                ``update_norm``, ``activation_mean``, ``activation_kurtosis`` and ``loss_scale``.
+
+        Raises:
+            TrainingError: A loss is missing, or it was asked before.
+        """
+        if self.accepted is not None or len(self.told.losses) != len(self.batches):
+            got = "asked twice" if self.accepted is not None else f"{len(self.told.losses)} losses"
+            raise TrainingError(
+                one_line(
+                    "a step can be decided once, after every loss",
+                    f"step {self.number}",
+                    got,
+                    f"{len(self.batches)} calls of step.observe and one of step.accept",
+                )
+            )
+        self.metrics = {name: number(value) for name, value in metrics.items()}
+        values = [*self.told.losses] if grad_norm is None else [*self.told.losses, grad_norm]
+        read = numbers(values)
+        losses, norm = (read, None) if grad_norm is None else (read[:-1], read[-1])
+        self.accepted = self._guard.decide(self, losses, norm, self.metrics)
+        return self.accepted
+
+    def commit(self) -> None:
+        """Say that the step is done: its line is on file when this returns.
+
+        Raises:
+            TrainingError: It was not decided, or is committed already.
+            TrainingHalted: The policy stops training here.
+        """
+        if self.accepted is None or self.committed:
+            got = "not decided" if self.accepted is None else "committed before"
+            raise TrainingError(
+                one_line(
+                    "a step is committed once, after step.accept",
+                    f"step {self.number}",
+                    got,
+                    "one call of each",
+                )
+            )
+        self.committed = True
+        self._guard.commit(self)
