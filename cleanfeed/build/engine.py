@@ -5,8 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -14,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from cleanfeed.build.budget import Lost, OverrunError, Reporter
 from cleanfeed.build.pool import OVERRUN, Pool
+from cleanfeed.errors import CleanfeedError, one_line
 
 Result = TypeVar("Result")
 Report = Callable[[int], None]
@@ -21,6 +23,9 @@ Call = tuple[int, tuple[Any, ...]]
 
 ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 """Each worker is one thread of work: more workers, not more threads, use more cores."""
+
+STARTS, PAUSE = 20, 0.1
+"""Times to try to start a worker, and seconds between two."""
 
 
 class Engine(Protocol):
@@ -113,11 +118,16 @@ class LocalEngine:
 
 
 def _start_process(function: Callable[..., None], pipe: Connection) -> BaseProcess:
-    process = multiprocessing.get_context("forkserver").Process(target=function, args=(pipe,), daemon=True)
-    # Should the server have died, this starts another one.
-    with children_deaf_to_ctrl_c():
-        process.start()
-    return process
+    for _ in range(STARTS):
+        process = multiprocessing.get_context("forkserver").Process(
+            target=function, args=(pipe,), daemon=True
+        )
+        # Should the server have died, this starts another one; should it be dying right now, it fails.
+        with children_deaf_to_ctrl_c(), suppress(OSError, EOFError):
+            process.start()
+            return process
+        time.sleep(PAUSE)
+    raise CleanfeedError(one_line("cannot start a worker process", "local engine", "no answer from its server"))
 
 
 def _run_here(

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from cleanfeed.build.budget import Place, Reporter, OverrunError, most_text_bytes, needed_bytes
+from cleanfeed.build.budget import OverrunError, Place, Reporter, most_text_bytes, needed_bytes
 from cleanfeed.build.verify import verify
 
 from .conftest import TOKENIZER, Build, prose, tree, write_jsonl

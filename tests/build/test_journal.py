@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cleanfeed.build.engine import LocalEngine
 from cleanfeed.build.journal import Journal
 from cleanfeed.build.lock import only_build
-from cleanfeed.errors import BusyError, CleanfeedError, MisuseError
+from cleanfeed.errors import BusyError, MisuseError
 
 
 def test_what_was_entered_is_there_after_reopening(tmp_path: Path):
@@ -79,30 +78,3 @@ def test_a_second_build_is_refused_until_the_first_is_gone_however_it_went(tmp_p
         os.kill(holder.pid, signal.SIGKILL)
     with only_build(work):
         assert json.loads((work / "lock").read_text())["pid"] == os.getpid()
-
-
-def double(number: int, report) -> int:
-    report(number)
-    return 2 * number
-
-
-def die(number: int, report) -> int:
-    os.kill(os.getpid(), signal.SIGKILL)
-    return number
-
-
-@pytest.mark.parametrize("workers", [1, 3])
-def test_an_engine_returns_every_result_and_hands_on_every_report(workers: int):
-    engine = LocalEngine(workers)
-    reports: list[int] = []
-    calls = [(number, (number,)) for number in range(20)]
-    assert dict(engine.run(double, calls, reports.append)) == {number: 2 * number for number in range(20)}
-    assert sorted(reports) == list(range(20))
-    engine.close()
-
-
-def test_a_killed_worker_is_an_error_that_says_what_to_do():
-    engine = LocalEngine(2)
-    with pytest.raises(CleanfeedError, match=r"a worker process was killed.*--workers"):
-        dict(engine.run(die, [(0, (0,)), (1, (1,))], lambda amount: None))
-    engine.close(at_once=True)
