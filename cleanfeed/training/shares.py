@@ -39,6 +39,8 @@ class Shares:
     """Rows of the global batch that are samples."""
     tokens: int
     """Their tokens; code points where batches hold text."""
+    failed: bool = False
+    """A rank could not load its part."""
 
 
 def sample_ids(batch: Any) -> npt.NDArray[np.int64]:
@@ -62,18 +64,25 @@ def sample_ids(batch: Any) -> npt.NDArray[np.int64]:
     return np.asarray(ids.cpu() if isinstance(ids, torch.Tensor) else ids, dtype=np.int64).reshape(-1)
 
 
-def share(agreement: Agreement, batches: Sequence[Any], ids: Sequence[npt.NDArray[np.int64]]) -> Shares:
+def share(
+    agreement: Agreement,
+    batches: Sequence[Any],
+    ids: Sequence[npt.NDArray[np.int64]],
+    *,
+    failed: bool = False,
+) -> Shares:
     """Count what this rank holds, add up over all ranks (one small all-reduce), and weigh.
 
     Args:
         agreement: Of the ranks.
         batches: The micro-batches of this rank.
         ids: Their `sample_ids`.
+        failed: This rank could not load its part; it takes part with nothing, so that no other waits for it.
     """
     labels = tuple(_labels(batch, rows) for batch, rows in zip(batches, ids, strict=True))
     samples = sum(int((rows != NO_SAMPLE).sum()) for rows in ids)
     tokens = sum(_tokens(batch, rows) for batch, rows in zip(batches, ids, strict=True))
-    total = [sum(labels), samples, tokens]
+    total = [sum(labels), samples, tokens, int(failed)]
     if agreement.world_size > 1:
         total = agreement.table(total).sum(axis=0).astype(np.int64).tolist()
     whole = max(1, total[0])
@@ -82,6 +91,7 @@ def share(agreement: Agreement, batches: Sequence[Any], ids: Sequence[npt.NDArra
         weights=tuple(agreement.world_size * count / whole for count in labels),
         samples=total[1],
         tokens=total[2],
+        failed=total[3] > 0,
     )
 
 

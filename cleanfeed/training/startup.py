@@ -26,6 +26,8 @@ from cleanfeed.training import checkpoint_files as files
 from cleanfeed.training.checkpoints import CheckpointRing
 
 LOCK_NAME = "training.lock"
+EXIT_RESUME = 75
+"""Exit code that says: start the same command again, a rollback is planned (EX_TEMPFAIL of sysexits.h)."""
 log = logging.getLogger("cleanfeed.training")
 
 
@@ -77,6 +79,11 @@ def hold(run: RunDir) -> int:
     return handle
 
 
+def release(handle: int) -> None:
+    """Let go of the run directory."""
+    os.close(handle)
+
+
 def write_plan(run: RunDir, plan: ResumePlan) -> None:
     """Leave the plan of a rollback, before any of it is done."""
     write_bytes(run.resume_plan, msgspec.json.format(msgspec.json.encode(plan)) + b"\n")
@@ -110,9 +117,9 @@ def read_plan(run: RunDir) -> ResumePlan | None:
 def clean(run: RunDir) -> None:
     """Remove what was being written when a process was killed."""
     files.clean(run)
-    for folder in (run.root, run.ledger):
-        for left in folder.glob("*" + ASIDE_SUFFIX):
-            left.unlink()
+    left = [*run.root.glob("resume.json*" + ASIDE_SUFFIX), *run.ledger.glob("attempt-*" + ASIDE_SUFFIX)]
+    for path in left:
+        path.unlink()
 
 
 def find_beginning(run: RunDir, ring: CheckpointRing | None, digest: str, *, resume: bool) -> Beginning:

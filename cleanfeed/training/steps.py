@@ -41,13 +41,15 @@ class Step:
     Attributes:
         number: Number of the step, from 1.
         slot: Index of its global batch in the schedule.
+        batch_hash: Hash of the global batch, 32 hex digits; empty on ranks other than 0.
         accepted: The decision; None before `accept`.
     """
 
     def __init__(
-        self, guard: Decider, number: int, slot: int, batches: Sequence[Any], shares: Shares
+        self, guard: Decider, number: int, slot: int, batch_hash: str, batches: Sequence[Any], shares: Shares
     ) -> None:
-        self.number, self.slot, self.batches, self.shares = number, slot, batches, shares
+        self.number, self.slot, self.batch_hash = number, slot, batch_hash
+        self.batches, self.shares = batches, shares
         self.accepted: bool | None = None
         self.committed = False
         self.told = Told()
