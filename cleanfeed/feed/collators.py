@@ -131,11 +131,10 @@ class Collator:
     def _lengths(self, samples: Samples) -> tuple[list[Ids], Int64]:
         """Return ids and lengths of the rows after cutting."""
         tokens = samples.tokens or []
-        lengths = np.array(samples.lengths, dtype=np.int64)
-        limit = self.max_length
-        if limit is None or not len(lengths) or int(lengths.max()) <= limit:
+        lengths, limit = samples.lengths, self.max_length
+        if limit is None or int(lengths.max(initial=0)) <= limit:
             return tokens, lengths
-        real = np.array(samples.sample_ids) != NO_SAMPLE
+        real = samples.sample_ids != NO_SAMPLE
         over = np.where(real, lengths - limit, 0).clip(min=0)
         self._cuts.add(int((over > 0).sum()), int(over.sum()))
         return [row[:limit] for row in tokens], lengths.clip(max=limit)
@@ -213,7 +212,7 @@ class PadCollator(Collator):
     def _width(self, samples: Samples, lengths: Int64) -> int:
         width = int(lengths.max(initial=1))
         if self.pad_to == "stage":
-            width = max(width, *samples.limits)
+            width = max(width, int(samples.limits.max(initial=1)))
         if self.max_length is not None:
             width = self.max_length if self.pad_to == "max_length" else min(width, self.max_length)
         multiple = self.to_multiple_of or 1
@@ -281,7 +280,7 @@ class FlattenCollator(Collator):
             "input_ids": torch.from_numpy(input_ids)[None],
             "labels": torch.from_numpy(labels)[None],
             "position_ids": torch.from_numpy(positions)[None],
-            "sample_ids": torch.tensor(samples.sample_ids, dtype=torch.int64),
+            "sample_ids": torch.from_numpy(samples.sample_ids),
             "cu_seqlens": starts,
             "max_seqlen": longest,
             "cu_seq_lens_q": starts,

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
 import warnings
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,8 @@ from torch.utils.data import Dataset
 
 from cleanfeed.errors import one_line
 from cleanfeed.feed.catalog import Catalog, read_catalog
-from cleanfeed.feed.pages import Files, Kept, Ragged
+from cleanfeed.feed.decoded import Decoded
+from cleanfeed.feed.pages import Files, Ragged
 from cleanfeed.feed.samples import FILLER, NO_SAMPLE, NO_TOKENS, Item, Samples
 
 CACHE_BYTES = 256 * 2**20
@@ -28,11 +27,27 @@ Int64 = npt.NDArray[np.int64]
 class _Opened:
     """What one process has open and decoded of a build."""
 
-    def __init__(self, catalog: Catalog, column: str, cache_bytes: int) -> None:
+    def __init__(self, catalog: Catalog, cache_bytes: int, *, decode_ahead: bool) -> None:
         self.pid = os.getpid()
-        self.lock = threading.Lock()
-        self.files = Files(catalog, column)
-        self.kept = Kept(cache_bytes)
+        self.catalog = catalog
+        column = "text" if catalog.tokenizer_digest is None else "input_ids"
+        # A thread has files of its own: nothing says that two may read through one.
+        here, ahead = Files(catalog, column), Files(catalog, column)
+        self.decoded: Decoded[Hashable, Any] = Decoded(
+            cache_bytes,
+            lambda key: self._read(here, key),
+            (lambda key: self._read(ahead, key)) if decode_ahead else None,
+        )
+        stages = catalog.stages
+        self.limits = np.array([stage.max_length for stage in stages], dtype=np.int64)
+        self.last_limit = next(stage.max_length for stage in reversed(stages) if stage.samples)
+
+    def _read(self, files: Files, key: Any) -> Any:
+        """Decode a row group: its number alone stands for what is trained on, with names for other columns."""
+        if isinstance(key, int):
+            return files.ragged(self.catalog.row_group(key))
+        group, names = key
+        return files.table(self.catalog.row_group(group), names)
 
 
 _inherited: list[_Opened] = []
@@ -54,6 +69,8 @@ class Curriculum(Dataset[Item]):
         path: Folder that ``cleanfeed build`` wrote, or its fsspec address.
         cache_bytes: Decoded row groups each process keeps, in bytes. There should be room for twice as many row
             groups (about 1 MiB each) as this rank has lanes; a warning says when a batch alone does not fit.
+        decode_ahead: Without workers, decode what the sampler will ask for next in a thread, up to half of
+            ``cache_bytes``.
 
     Attributes:
         catalog: What the manifest says about stages, row groups and files.
@@ -65,10 +82,16 @@ class Curriculum(Dataset[Item]):
         CurriculumError: There is no finished build at the address, or it was altered.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, cache_bytes: int = CACHE_BYTES) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, cache_bytes: int = CACHE_BYTES, decode_ahead: bool = True
+    ) -> None:
         self.catalog = read_catalog(os.fspath(path))
-        self.cache_bytes = cache_bytes
+        self.cache_bytes, self.decode_ahead = cache_bytes, decode_ahead
+        self._forget()
+
+    def _forget(self) -> None:
         self._opened: _Opened | None = None
+        self._following: Int64 | None = None
         self._warned = False
 
     @property
@@ -107,31 +130,40 @@ class Curriculum(Dataset[Item]):
             CurriculumError: A row group is not what was written; no row is given out.
         """
         asked = np.array(indices, dtype=np.int64)
-        filler = asked == FILLER
-        pad = asked < 0
-        rows = np.where(filler, 0, np.where(pad, ~asked, asked))
-        self._check(rows)
+        pad = np.flatnonzero(asked < 0)
+        filler = np.flatnonzero(asked == FILLER) if len(pad) else pad
+        rows = self._rows(asked, pad, filler)
+        opened = self._own()
         groups, places = self.catalog.groups_at(rows)
-        limits = np.array([stage.max_length for stage in self.catalog.stages])[self.catalog.stages_at(rows)]
-        if filler.any():
-            # A filler has the shape of the batch it fills, and in a batch of fillers that of the last stage.
-            own = limits[~filler]
-            limits[filler] = own.max() if len(own) else self._last_limit()
-        found = self._ragged(groups[~filler])
-        tokenized = self.tokenizer_digest is not None
-        cut = [
-            _cut(None if hole else found[group], place)
-            for group, place, hole in zip(groups.tolist(), places.tolist(), filler.tolist(), strict=True)
-        ]
-        return Samples(
-            sample_ids=np.where(pad, NO_SAMPLE, rows).tolist(),
-            lengths=[len(values) if tokenized else 0 for values in cut],
-            limits=limits.tolist(),
-            tokens=[NO_TOKENS if blank else values for values, blank in zip(cut, pad.tolist(), strict=True)]
-            if tokenized
-            else None,
-            texts=None if tokenized else [str(values, "utf-8") for values in cut],
-        )
+        limits = opened.limits[self.catalog.stages_at(rows)]
+        found = self._found(opened, groups.tolist())
+        cut, lengths = _cut(found, groups.tolist(), places.tolist())
+        sample_ids = rows
+        if len(pad):
+            sample_ids = rows.copy()
+            sample_ids[pad] = NO_SAMPLE
+            lengths[filler] = 0
+            if len(filler) == len(rows):
+                limits[:] = opened.last_limit
+        if self.tokenizer_digest is None:
+            texts = [str(values, "utf-8") for values in cut]
+            for number in filler.tolist():
+                texts[number] = ""
+            return Samples(sample_ids, np.zeros_like(lengths), limits, None, texts)
+        for number in pad.tolist():
+            cut[number] = NO_TOKENS
+        return Samples(sample_ids, lengths, limits, cut)
+
+    def expect(self, rows: Int64) -> None:
+        """Note the rows that will be asked for next, in this order, so that they can be decoded ahead.
+
+        It only makes things faster: row groups are decoded in another thread while the loop trains. Nothing is
+        decoded in a process that does not itself ask for rows, such as one whose loader has workers.
+
+        Args:
+            rows: Indices as in :meth:`__getitems__`, shape [n]; they take the place of those noted before.
+        """
+        self._following = rows
 
     def columns(self, rows: Sequence[int] | Int64, names: Sequence[str]) -> pa.Table:
         """Return columns of some rows, in the order asked for, decoding only these columns.
@@ -150,18 +182,22 @@ class Curriculum(Dataset[Item]):
         groups, places = self.catalog.groups_at(asked)
         order = np.argsort(groups, kind="stable")
         numbers, firsts = np.unique(groups[order], return_index=True)
+        keys = [(number, tuple(names)) for number in numbers.tolist()] or [(0, tuple(names))]
+        found = self._own().decoded.get(keys)
         parts = np.split(places[order], firsts[1:])
-        opened, key = self._own(), tuple(names)
-        with opened.lock:
-            tables = [
-                opened.kept.get((number, key), partial(self._table, opened, number, key)).take(part)
-                for number, part in zip(numbers.tolist(), parts, strict=True)
-            ]
-        if not tables:
-            return self._table(opened, 0, key).slice(0, 0)
-        back = np.empty(len(order), dtype=np.int64)
+        sorted_rows = pa.concat_tables(found[key].take(part) for key, part in zip(keys, parts, strict=True))
+        back = np.empty_like(order)
         back[order] = np.arange(len(order))
-        return pa.concat_tables(tables).take(back)
+        return sorted_rows.take(back)
+
+    def _rows(self, asked: Int64, pad: Int64, filler: Int64) -> Int64:
+        """Return the row that each index speaks of; a filler gets that of a neighbour, whose stage it takes."""
+        rows = asked
+        if len(pad):
+            rows = np.where(asked < 0, ~asked, asked)
+            rows[filler] = np.delete(rows, filler)[:1] if len(filler) < len(rows) else 0
+        self._check(rows)
+        return rows
 
     def _check(self, rows: Int64) -> None:
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
@@ -170,26 +206,18 @@ class Curriculum(Dataset[Item]):
                 one_line("no such sample", self.catalog.path, f"row {wrong}", f"0 to {len(self) - 1}")
             )
 
-    def _last_limit(self) -> int:
-        return next(stage.max_length for stage in reversed(self.catalog.stages) if stage.samples)
-
-    def _ragged(self, groups: Int64) -> dict[int, Ragged]:
-        opened = self._own()
-        with opened.lock:
-            before = opened.kept.misses
-            found = {
-                group: opened.kept.get(group, partial(self._values, opened, group))
-                for group in dict.fromkeys(groups.tolist())
-            }
-            if opened.kept.misses > before:
-                self._warn_if_small(sum(group.nbytes for group in found.values()))
+    def _found(self, opened: _Opened, groups: list[int]) -> dict[Hashable, Ragged]:
+        """Return the row groups of a batch."""
+        decoded, following = opened.decoded, self._following
+        if following is not None:
+            self._following = None
+            rows = np.where(following < 0, ~following, following)
+            decoded.expect(self.catalog.groups_at(rows[rows < len(self)])[0].tolist())
+        before = decoded.made
+        found = decoded.get(dict.fromkeys(groups))
+        if decoded.made > before:
+            self._warn_if_small(sum(group.nbytes for group in found.values()))
         return found
-
-    def _values(self, opened: _Opened, group: int) -> Ragged:
-        return opened.files.ragged(self.catalog.row_group(group))
-
-    def _table(self, opened: _Opened, group: int, names: Sequence[str]) -> pa.Table:
-        return opened.files.table(self.catalog.row_group(group), names)
 
     def _own(self) -> _Opened:
         """Return what this process has open: a forked one starts anew."""
@@ -197,8 +225,7 @@ class Curriculum(Dataset[Item]):
         if opened is None or opened.pid != os.getpid():
             if opened is not None:
                 _inherited.append(opened)
-            column = "text" if self.tokenizer_digest is None else "input_ids"
-            opened = self._opened = _Opened(self.catalog, column, self.cache_bytes)
+            opened = self._opened = _Opened(self.catalog, self.cache_bytes, decode_ahead=self.decode_ahead)
         return opened
 
     def _warn_if_small(self, needed: int) -> None:
@@ -218,14 +245,22 @@ class Curriculum(Dataset[Item]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what another process needs: nothing open, nothing decoded."""
-        return {"catalog": self.catalog, "cache_bytes": self.cache_bytes}
+        return {
+            "catalog": self.catalog,
+            "cache_bytes": self.cache_bytes,
+            "decode_ahead": self.decode_ahead,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take up the state in another process."""
-        self.catalog, self.cache_bytes = state["catalog"], state["cache_bytes"]
-        self._opened, self._warned = None, False
+        self.__dict__.update(state)
+        self._forget()
 
 
-def _cut(group: Ragged | None, place: int) -> Any:
-    """Return the values of one row, none for a filler."""
-    return b"" if group is None else group.values[group.bounds[place] : group.bounds[place + 1]]
+def _cut(found: dict[Hashable, Ragged], groups: list[int], places: list[int]) -> tuple[list[Any], Int64]:
+    """Return the values of each row, as views, and how many there are."""
+    cut = []
+    for group, place in zip(groups, places, strict=True):
+        one = found[group]
+        cut.append(one.values[one.bounds[place] : one.bounds[place + 1]])
+    return cut, np.fromiter(map(len, cut), dtype=np.int64, count=len(cut))

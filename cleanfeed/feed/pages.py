@@ -1,11 +1,10 @@
-"""A row group and columns go in; checked and decoded values come out, the last used kept within a bound of bytes."""
+"""A row group and columns go in; its values come out, decoded and held against manifest and checksums."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,14 +22,6 @@ KINDS = {"input_ids": "list<element: int32>", "text": "large_string"}
 """Arrow types of the columns that are trained on."""
 
 
-class Sized(Protocol):
-    """Something decoded that knows its size in memory."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes it keeps in memory."""
-
-
 @dataclass(frozen=True, slots=True)
 class Ragged:
     """The rows of a list or text column as one run of values; row i is ``values[bounds[i] : bounds[i + 1]]``."""
@@ -44,39 +35,6 @@ class Ragged:
     def nbytes(self) -> int:
         """Bytes it keeps in memory."""
         return self.values.nbytes + self.bounds.nbytes
-
-
-Value = TypeVar("Value", bound=Sized)
-
-
-class Kept:
-    """Decoded values by key, the least recently used dropped first so that all together stay within a bound.
-
-    Args:
-        limit: Bytes to keep at most; the value asked for last stays even if it alone is larger.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.nbytes = 0
-        self.misses = 0
-        """Values that had to be made."""
-        self._values: OrderedDict[Any, Sized] = OrderedDict()
-
-    def get(self, key: Any, make: Callable[[], Value]) -> Value:
-        """Return the value of a key, made if it is not there."""
-        found: Any = self._values.get(key)
-        if found is not None:
-            self._values.move_to_end(key)
-            return found  # type: ignore[no-any-return]
-        made = make()
-        self.misses += 1
-        self._values[key] = made
-        self.nbytes += made.nbytes
-        while self.nbytes > self.limit and len(self._values) > 1:
-            _, dropped = self._values.popitem(last=False)
-            self.nbytes -= dropped.nbytes
-        return made
 
 
 class Files:

@@ -15,6 +15,7 @@ NO_SAMPLE = -1
 """``sample_ids`` of every pad row: it is no sample."""
 
 Ids = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
 Item = dict[str, Any]
 
 
@@ -30,12 +31,12 @@ class Samples(Sequence[Item]):
     can be), and ``input_ids`` (an int32 array of its own, empty for a pad row) or ``text`` (str, empty for a pad row).
     """
 
-    sample_ids: list[int]
-    """Row numbers in the curriculum; -1 for a pad row."""
-    lengths: list[int]
-    """Tokens a row occupies; all 0 where there is no tokenizer, since nobody has counted them."""
-    limits: list[int]
-    """The longest sample of the row's stage."""
+    sample_ids: Int64
+    """Row numbers in the curriculum, shape [rows]; -1 for a pad row."""
+    lengths: Int64
+    """Tokens each row occupies, shape [rows]; all 0 where there is no tokenizer, since nobody has counted them."""
+    limits: Int64
+    """The longest sample of each row's stage, shape [rows]."""
     tokens: list[Ids] | None
     """Ids of each row, empty for a pad row; None where there is no tokenizer."""
     texts: list[str] | None = None
@@ -48,9 +49,11 @@ class Samples(Sequence[Item]):
             return batch
         has_tokens = all("input_ids" in item for item in batch)
         return cls(
-            [int(item.get("sample_id", NO_SAMPLE)) for item in batch],
-            [int(item["length"]) if "length" in item else len(item.get("input_ids", ())) for item in batch],
-            [int(item.get("limit", 0)) for item in batch],
+            _integers(item.get("sample_id", NO_SAMPLE) for item in batch),
+            _integers(
+                item["length"] if "length" in item else len(item.get("input_ids", ())) for item in batch
+            ),
+            _integers(item.get("limit", 0) for item in batch),
             [np.asarray(item["input_ids"], dtype=np.int32) for item in batch] if has_tokens else None,
             None if has_tokens else [str(item.get("taken_from", item["text"])) for item in batch],
         )
@@ -74,12 +77,13 @@ class Samples(Sequence[Item]):
         return (self._item(number) for number in range(len(self)))
 
     def _item(self, number: int) -> Item:
-        pad = self.sample_ids[number] == NO_SAMPLE
+        sample_id = int(self.sample_ids[number])
+        pad = sample_id == NO_SAMPLE
         item: Item = {
-            "sample_id": self.sample_ids[number],
-            "length": self.lengths[number],
+            "sample_id": sample_id,
+            "length": int(self.lengths[number]),
             "pad": pad,
-            "limit": self.limits[number],
+            "limit": int(self.limits[number]),
         }
         if self.tokens is not None:
             # A view would keep a whole row group in memory for as long as the caller keeps the item.
@@ -93,12 +97,17 @@ class Samples(Sequence[Item]):
     def with_tokens(self, tokens: Iterable[Ids]) -> Samples:
         """Return the same rows with the ids of their texts; a pad row keeps only how many there were."""
         ids = list(tokens)
+        pad = (self.sample_ids == NO_SAMPLE).tolist()
         return Samples(
             self.sample_ids,
-            [len(row) for row in ids],
-            [0] * len(ids),
-            [NO_TOKENS if n == NO_SAMPLE else row for n, row in zip(self.sample_ids, ids, strict=True)],
+            _integers(map(len, ids)),
+            np.zeros(len(ids), dtype=np.int64),
+            [NO_TOKENS if blank else row for blank, row in zip(pad, ids, strict=True)],
         )
+
+
+def _integers(values: Iterable[int]) -> Int64:
+    return np.fromiter(values, dtype=np.int64)
 
 
 NO_TOKENS: Ids = np.empty(0, dtype=np.int32)
