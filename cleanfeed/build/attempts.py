@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from cleanfeed.build.budget import Finding, Lost, Place, Reason
+from cleanfeed.build.budget import TOO_COSTLY, Finding, Lost, Place, Reason
 from cleanfeed.build.engine import Call, Engine
 from cleanfeed.build.journal import Journal
 from cleanfeed.curriculum.paths import AnyPath
@@ -26,7 +26,6 @@ LOSSES = 4
 DEATHS = 2
 """Workers that may die at the same place before it is blamed."""
 
-TOO_COSTLY = "too_costly"
 FINDING = "finding"
 
 

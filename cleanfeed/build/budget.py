@@ -11,6 +11,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+TOO_COSTLY, TOKENIZER_FAILED = "too_costly", "tokenizer_failed"
+"""Rules that are in no pipeline: why a document could not be measured, or not tokenised."""
+
 KERNEL_BYTES = 54, 256 * 2**20
 """Scratch of the kernels: bytes a byte of text, and where it ends, since long texts are measured in windows."""
 

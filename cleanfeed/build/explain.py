@@ -13,6 +13,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from cleanfeed.build.budget import TOO_COSTLY
 from cleanfeed.build.manifest import MANIFEST_NAME, read_manifest
 from cleanfeed.build.queries import duckdb_over
 from cleanfeed.curriculum.paths import AnyPath, path_of
@@ -137,7 +138,9 @@ def _explanation(
     names = list(
         dict.fromkeys([reason["signal"] for reason in reasons] + [rule.signal for rule in pipeline.rules])
     )
-    spans = worst_spans(text, names) if text is not None else []
+    # What could not be measured is not looked at here either.
+    costly = any(reason["rule"] == TOO_COSTLY for reason in reasons)
+    spans = worst_spans(text, names) if text is not None and not costly else []
     rules = explain_rules(pipeline.rules, values)
     return Explanation(doc_id, source, source_row, verdict, reasons, values, rules, spans, text)
 

@@ -13,7 +13,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cleanfeed.build.budget import Finding, Place, Reason, Reporter, most_text_bytes, needed_bytes
+from cleanfeed.build.budget import (
+    TOKENIZER_FAILED,
+    TOO_COSTLY,
+    Finding,
+    Place,
+    Reason,
+    Reporter,
+    most_text_bytes,
+    needed_bytes,
+)
 from cleanfeed.build.spool import IDS_TYPE, hashes, spool_schema
 from cleanfeed.build.tasks import Context
 from cleanfeed.curriculum.gather import offsets_of
@@ -29,9 +38,6 @@ from cleanfeed.signals.tokens import measure_tokens
 
 Columns = dict[str, npt.NDArray[np.float64]]
 Int64 = npt.NDArray[np.int64]
-
-TOO_COSTLY, TOKENIZER_FAILED = "too_costly", "tokenizer_failed"
-"""Rules that are in no pipeline: reasons for which a document could not be measured."""
 
 
 def content_hashes(texts: pa.LargeStringArray) -> pa.FixedSizeBinaryArray:

@@ -60,8 +60,9 @@ def _show_head(explanation: Explanation, console: Console) -> None:
 
 
 def _show_left_out(explanation: Explanation, console: Console) -> None:
-    """Print the reasons that are not of a rule: the document is a copy of another, or was to be left out."""
-    others = [reason for reason in explanation.reasons if reason["signal"] not in explanation.signals]
+    """Print the reasons that are of no rule of the pipeline: a copy, a document to be left out or too costly."""
+    rules = {reading.rule for reading in explanation.rules}
+    others = [reason for reason in explanation.reasons if reason["rule"] not in rules]
     for reason in others:
         console.print(_left_out(reason), style=LOOK["rejects"], soft_wrap=True)
     if others:
@@ -78,7 +79,14 @@ def _left_out(reason: Mapping[str, Any]) -> str:
         return f"{rule.replace('_', ' ', 1)}: nearly the same text (estimated similarity at least {least})"
     if rule == "excluded":
         return f"excluded: its {signal} is listed in a store given with --exclude"
-    return f"{rule}: {signal} is {measure(reason['value'])}, limit {measure(reason['limit'])}"
+    said = {
+        "bytes": f"it would take {measure(reason['value'])} bytes of memory, more than {measure(reason['limit'])}",
+        "seconds": f"it takes more than {measure(reason['limit'])} s of CPU time",
+        "worker_deaths": f"{measure(reason['value'])} workers died at it",
+        "tokenizer": "the tokenizer fails on it",
+    }
+    limit = f"{signal} is {measure(reason['value'])}, limit {measure(reason['limit'])}"
+    return f"{rule}: {said.get(signal, limit)}"
 
 
 def _show_rules(rules: Sequence[RuleReading], console: Console) -> None:

@@ -102,6 +102,10 @@ def test_the_page_holds_verdict_rules_spans_and_every_signal_with_its_limit() ->
             0.5,
             r"duplicate of [b]\x07: nearly the same text (estimated similarity at least 0.5)",
         ),
+        ("too_costly", "seconds", 10.0, "too_costly: it takes more than 10 s of CPU time"),
+        ("too_costly", "worker_deaths", 1.0, "too_costly: 1 workers died at it"),
+        ("too_costly", "bytes", 0.5, "too_costly: it would take 1 bytes of memory, more than 0.5"),
+        ("tokenizer_failed", "tokenizer", 0.0, "tokenizer_failed: the tokenizer fails on it"),
         ("blobs", "unknown_share", 0.5, "blobs: unknown_share is 1, limit 0.5"),
     ],
 )
