@@ -6,21 +6,39 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cleanfeed.errors import TrainingHalted as TrainingHalted
     from cleanfeed.feed.collators import FlattenCollator as FlattenCollator
     from cleanfeed.feed.collators import PadCollator as PadCollator
     from cleanfeed.feed.dataset import Curriculum as Curriculum
     from cleanfeed.feed.sampler import CurriculumSampler as CurriculumSampler
+    from cleanfeed.training.checkpoints import Checkpoints as Checkpoints
+    from cleanfeed.training.guard import TrainingGuard as TrainingGuard
+    from cleanfeed.training.policy import Policy as Policy
 
 __version__ = "0.1.0"
 _HOMES = {
+    "Checkpoints": "cleanfeed.training.checkpoints",
     "Curriculum": "cleanfeed.feed.dataset",
     "CurriculumSampler": "cleanfeed.feed.sampler",
     "FlattenCollator": "cleanfeed.feed.collators",
     "PadCollator": "cleanfeed.feed.collators",
+    "Policy": "cleanfeed.training.policy",
+    "TrainingGuard": "cleanfeed.training.guard",
+    "TrainingHalted": "cleanfeed.errors",
 }
 """Public names and the modules they live in. They are imported when asked for: most of them bring torch."""
 
-__all__ = ["Curriculum", "CurriculumSampler", "FlattenCollator", "PadCollator", "__version__"]
+__all__ = [
+    "Checkpoints",
+    "Curriculum",
+    "CurriculumSampler",
+    "FlattenCollator",
+    "PadCollator",
+    "Policy",
+    "TrainingGuard",
+    "TrainingHalted",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:

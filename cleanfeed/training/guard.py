@@ -278,9 +278,9 @@ class TrainingGuard:
         for message in beginning.messages if first else ():
             self.alerts.send("checkpoint", message, step=beginning.checkpoint_step)
         self.begin(beginning)
-        if self._ring is not None and self.checkpoints is not None and self.checkpoints.at_start:
-            if beginning.checkpoint_step is None:
-                self._save()
+        fresh = self._ring is not None and beginning.checkpoint_step is None
+        if fresh and self.checkpoints is not None and self.checkpoints.at_start:
+            self._save()
 
     def begin(self, beginning: Beginning) -> None:
         """Load the checkpoint an attempt begins with, if any, put exclusions in force, and begin the attempt."""
