@@ -1,0 +1,69 @@
+"""``cleanfeed ledger``: a training run goes in; proof of what it trained comes out."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cleanfeed.cli.options import debug_option, enter, json_option
+
+if TYPE_CHECKING:
+    from cleanfeed.runs.audit import Audit
+
+
+@click.group(short_help="Ask the ledger of a training run.")
+def ledger() -> None:
+    """Ask the ledger of a training run."""
+
+
+@ledger.command(short_help="Prove which samples a run trained.")
+@click.argument("run", metavar="RUN")
+@click.option("--curriculum", metavar="DIR", help="The curriculum, where it has moved since.")
+@json_option
+@debug_option
+def audit(run: str, curriculum: str | None, as_json: bool) -> int:
+    """Work out the batch of every step of RUN again and prove which samples were trained.
+
+    Each sample once an epoch, none missing, none twice, excluded ones absent; exit code 1 and the places where it does
+    not hold. Steps that a rollback undid are checked and not counted.
+    """
+    enter("ledger audit", run)
+    from pathlib import Path
+
+    from cleanfeed.cli.terminal import print_json
+    from cleanfeed.runs.audit import audit as prove
+    from cleanfeed.runs.layout import RunDir
+
+    result = prove(RunDir(Path(run)), curriculum)
+    print_json(audit_result(result)) if as_json else _show(result)
+    return 1 if result.problem_count else 0
+
+
+def audit_result(result: Audit) -> dict[str, Any]:
+    """Return an audit as values JSON can hold."""
+    return {"proved": not result.problem_count, **dataclasses.asdict(result)}
+
+
+def _show(result: Audit) -> None:
+    from cleanfeed.cli.terminal import count, row, stdout, table, visible
+
+    console = stdout()
+    console.print(
+        f"{visible(result.run)}: {count(result.steps)} steps in {count(result.attempts)} attempts, "
+        f"{count(result.undone)} undone, {count(result.steps - result.accepted)} not accepted",
+        markup=False,
+    )
+    grid = table("epoch", "trained", "blanked", "not accepted", "skipped", "still to come")
+    for one in result.epochs:
+        numbers = (one.trained, one.blanked, one.not_accepted, one.skipped, one.left)
+        row(grid, str(one.epoch), *(count(number) for number in numbers))
+    console.print(grid)
+    for problem in result.problems:
+        console.print(f"wrong: {visible(problem)}", markup=False)
+    further = result.problem_count - len(result.problems)
+    if further:
+        console.print(f"wrong: {count(further)} more", markup=False)
+    if not result.problem_count:
+        console.print("Proved: each sample once an epoch, none twice, excluded ones absent.", markup=False)
