@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -93,6 +93,10 @@ class SampleHashes:
                 found[one].append(row)
             self._found.update({one: tuple(rows) for one, rows in found.items()})
         return {one: self._found[one] for one in wanted}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process needs: nothing that can be read again."""
+        return {"curriculum": self.curriculum, "_kept": OrderedDict(), "_found": {}}
 
     def know(self, rows: dict[bytes, tuple[int, ...]]) -> None:
         """Take up what is already known, such as from a state of the same curriculum."""

@@ -62,6 +62,8 @@ class CurriculumSampler(Sampler[list[int]]):
         micro_batch: Rows of a micro-batch on one rank; by default all rows that the rank has of a slot.
         batch_tokens: Instead of ``global_batch``: tokens (code points without a tokenizer) of a slot, if every sample
             were as long as its stage allows. Rows per slot differ by stage, and no slot crosses a stage.
+        micro_tokens: With ``batch_tokens``, instead of ``micro_batch``: tokens of a micro-batch counted in the same
+            way, so that micro-batches of short samples have more rows.
         seed: Decides the order of every epoch but the first, which is as written.
         epochs: How often each sample is trained; one iteration runs through all epochs.
         rank: Of this process; by default of ``torch.distributed``, else of the environment torchrun sets, else 0.
@@ -89,25 +91,27 @@ class CurriculumSampler(Sampler[list[int]]):
         world_size: int | None = None,
         lanes: int | None = None,
         drop_last: bool = True,
+        micro_tokens: int | None = None,
         schedule: str | StagePlan = "sequential",
     ) -> None:
         self.curriculum = curriculum
         self.rank, self.world_size = this_rank(rank, world_size)
+        sizes = {
+            "global_batch": global_batch,
+            "batch_tokens": batch_tokens,
+            "lanes": lanes,
+            "seed": seed,
+            "epochs": epochs,
+        }
         self.schedule = make_schedule(
-            curriculum.catalog,
-            global_batch=global_batch,
-            batch_tokens=batch_tokens,
-            seed=seed,
-            epochs=epochs,
-            lanes=lanes,
-            drop_last=drop_last,
-            plan=stage_plan(schedule),
+            curriculum.catalog, sizes, self.world_size, drop_last=drop_last, plan=stage_plan(schedule)
         )
-        self.global_batch, self.batch_tokens = global_batch, batch_tokens
-        self.seed, self.epochs, self.drop_last = seed, epochs, drop_last
-        self.lanes = self.schedule.lanes
-        self._micro = micro_sizes(self.schedule, self.world_size, micro_batch)
-        self.micro_batch = micro_batch or self._micro[self.schedule.slot_sizes[0]]
+        self.global_batch = None if global_batch is None else int(global_batch)
+        self.batch_tokens = None if batch_tokens is None else int(batch_tokens)
+        self.seed, self.epochs = self.schedule.seed, self.schedule.epochs
+        self.lanes, self.drop_last = self.schedule.lanes, self.schedule.drop_last
+        self._micro = micro_sizes(self.schedule, self.world_size, micro_batch, micro_tokens)
+        self.micro_batch = min(self._micro.values())
         self.exclusions = Exclusions(self.schedule)
         self._hashes = SampleHashes(curriculum)
         self._committed = 0

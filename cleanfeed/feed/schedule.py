@@ -129,6 +129,10 @@ class RowSchedule(Schedule):
         self.short_slots = (self.n_slots - 1,) if self.filled else ()
         self.slot_sizes = (global_batch,)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what cannot be worked out again: an epoch in many segments would make it large."""
+        return {name: value for name, value in vars(self).items() if name != "_epoch_plan"}
+
     @cached_property
     def _epoch_plan(self) -> EpochPlan:
         sizes = [stage.samples for stage in self.catalog.stages]

@@ -175,6 +175,23 @@ class EpochPlan:
         first = np.where(taken, self._next_first[at], self._first[at])
         return stage, first + np.where(taken, before, block - before) * self.block + rest
 
+    def run(self, place: int) -> int:
+        """Return how many places from this one on, it included, are successive positions of one stage at least."""
+        at = int(self.segment_at(np.array([place], dtype=np.int64))[0])
+        if self._eighths[at]:
+            return 1
+        return int(self.starts[at]) + self.segments[at].length - place
+
+    def counts(self, place: int, stages: int) -> list[int]:
+        """Return how many of the places before this one are of each stage; blocks are whole where two stages mix."""
+        found = [0] * stages
+        for start, segment in zip(self.starts.tolist(), self.segments, strict=True):
+            length = max(0, min(place - start, segment.length))
+            taken = length // self.block * segment.eighths // EIGHTHS * self.block
+            found[segment.stage] += length - taken
+            found[segment.next_stage] += taken
+        return found
+
     def find(self, stage: int, positions: Int64) -> Int64:
         """Return the place of each position of a stage, shape [n]: the inverse of `resolve`."""
         own = np.flatnonzero(self._stage == stage)

@@ -1,9 +1,9 @@
-"""Global batch, lanes, ranks and micro-batch as asked for go in; sizes that fit each other, or one line, come out."""
+"""Global batch, lanes, ranks and micro-batch as asked for go in; a schedule that fits them, or one line, comes out."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from operator import index
 from typing import SupportsIndex
 
@@ -13,9 +13,21 @@ from cleanfeed.errors import MisuseError, one_line
 from cleanfeed.feed.catalog import Catalog
 from cleanfeed.feed.schedule import RowSchedule, Schedule
 from cleanfeed.feed.segments import StagePlan
+from cleanfeed.feed.token_schedule import TokenSchedule
 
 MOST_LANES = 64
 """Default lanes are a power of two up to this."""
+LIMITS = {
+    "global_batch": (1, 1 << 40),
+    "batch_tokens": (1, 1 << 50),
+    "micro_batch": (1, 1 << 40),
+    "micro_tokens": (1, 1 << 50),
+    "seed": (0, (1 << 64) - 1),
+    "epochs": (1, 1 << 20),
+    "lanes": (1, 1 << 20),
+}
+"""Smallest and largest value of each setting."""
+TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"))
 
 
 def this_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
@@ -31,28 +43,60 @@ def this_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
         if dist.is_available() and dist.is_initialized():
             rank, world_size = dist.get_rank(), dist.get_world_size()
         else:
-            # A sampler made before init_process_group must not train rank 0's rows on every rank.
-            rank, world_size = (int(os.environ.get(name, fallback)) for name, fallback in _TORCHRUN)
+            # A sampler made before init_process_group must not give rank 0's rows to every rank.
+            rank, world_size = (int(os.environ.get(name, alone)) for name, alone in TORCHRUN)
     if not 0 <= rank < world_size:
-        raise MisuseError(
-            one_line("no such rank", "rank, world_size", f"{rank} of {world_size}", "0 to world_size - 1")
-        )
+        got = f"{rank} of {world_size}"
+        raise MisuseError(one_line("no such rank", "rank, world_size", got, "0 to world_size - 1"))
     return rank, world_size
 
 
-_TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"))
+def make_schedule(
+    catalog: Catalog,
+    sizes: Mapping[str, SupportsIndex | None],
+    world_size: int,
+    *,
+    drop_last: bool,
+    plan: StagePlan,
+) -> Schedule:
+    """Return the schedule of a run.
+
+    Args:
+        catalog: Stages and their sizes.
+        sizes: ``global_batch`` or ``batch_tokens``, ``lanes``, ``seed`` and ``epochs``.
+        world_size: Ranks that are to share it.
+        drop_last: Whether slots that cannot be filled are left out.
+        plan: How stages follow each other.
+
+    Raises:
+        MisuseError: A number is out of range, sizes do not fit each other, or there would be no slot.
+    """
+    given = {name: whole(name, value) for name, value in sizes.items() if value is not None}
+    batches = {"global_batch", "batch_tokens"} & given.keys()
+    if len(batches) != 1:
+        got = "both" if batches else "neither"
+        raise MisuseError(one_line("no size of a slot", "global_batch, batch_tokens", got, "exactly one"))
+    options = {"seed": given["seed"], "epochs": given["epochs"], "drop_last": bool(drop_last), "plan": plan}
+    schedule: Schedule
+    if "global_batch" in given:
+        batch = given["global_batch"]
+        lanes = _row_lanes(batch, given.get("lanes"), world_size)
+        schedule = RowSchedule(catalog, batch, lanes=lanes, **options)
+    else:
+        batch = given["batch_tokens"]
+        lanes = _token_lanes(catalog, batch, given.get("lanes"), world_size)
+        schedule = TokenSchedule(catalog, batch, lanes=lanes, **options)
+    if not schedule.n_slots:
+        samples = f"{given['epochs'] * catalog.samples} samples in all"
+        todo = "Use a smaller one, more epochs or drop_last=False."
+        name = batches.pop()
+        raise MisuseError(
+            one_line("the whole run does not fill one slot", name, f"{batch} with {samples}", todo=todo)
+        )
+    return schedule
 
 
-LIMITS = {
-    "global_batch": (1, 1 << 40),
-    "batch_tokens": (1, 1 << 50),
-    "seed": (0, (1 << 64) - 1),
-    "epochs": (1, 1 << 20),
-    "lanes": (1, 1 << 20),
-}
-
-
-def _whole(name: str, value: SupportsIndex) -> int:
+def whole(name: str, value: SupportsIndex) -> int:
     """Return a setting as an integer.
 
     Raises:
@@ -61,111 +105,100 @@ def _whole(name: str, value: SupportsIndex) -> int:
     low, high = LIMITS[name]
     number = index(value) if hasattr(value, "__index__") and not isinstance(value, bool) else low - 1
     if not low <= number <= high:
-        raise MisuseError(
-            one_line("not a number that will do", name, repr(value), f"an integer from {low} to {high}")
-        )
+        expected = f"an integer from {low} to {high}"
+        raise MisuseError(one_line("not a number that will do", name, repr(value), expected))
     return number
 
 
-def make_schedule(
-    catalog: Catalog,
-    *,
-    global_batch: int | None,
-    batch_tokens: int | None,
-    seed: int,
-    epochs: int,
-    lanes: int | None,
-    drop_last: bool,
-    plan: StagePlan,
-) -> Schedule:
-    """Return the schedule of a run.
-
-    Raises:
-        MisuseError: A number is out of range, sizes do not fit each other, or there would be no slot.
-    """
-    seed, epochs = _whole("seed", seed), _whole("epochs", epochs)
-    lanes = None if lanes is None else _whole("lanes", lanes)
-    if (global_batch is None) == (batch_tokens is None):
-        got = "neither" if global_batch is None else "both"
-        raise MisuseError(one_line("no size of a slot", "global_batch, batch_tokens", got, "exactly one"))
-    if global_batch is None:
-        raise NotImplementedError
-    global_batch = _whole("global_batch", global_batch)
-    schedule = RowSchedule(
-        catalog,
-        global_batch,
-        seed=seed,
-        epochs=epochs,
-        lanes=lanes_of(global_batch, lanes, "global_batch"),
-        drop_last=drop_last,
-        plan=plan,
-    )
-    if not schedule.n_slots:
-        got, expected = f"{global_batch}", f"at most {epochs * catalog.samples}, or drop_last=False"
-        raise MisuseError(one_line("the whole run does not fill one slot", "global_batch", got, expected))
-    return schedule
-
-
-def lanes_of(batch: int, lanes: int | None, name: str) -> int:
-    """Return the lanes of a global batch: as given, else the largest power of two up to 64 that divides it.
-
-    Raises:
-        MisuseError: They do not divide it.
-    """
+def _row_lanes(batch: int, lanes: int | None, world_size: int) -> int:
     if lanes is None:
-        return min(batch & -batch, MOST_LANES)
-    if lanes < 1 or batch % lanes:
-        expected = _one_of(divisors(batch), lanes, f"a divisor of {name} {batch}")
-        raise MisuseError(one_line("lanes do not divide the global batch", "lanes", str(lanes), expected))
+        lanes = min(batch & -batch, MOST_LANES)
+    if batch % lanes:
+        fitting = [one for one in divisors(batch) if one % world_size == 0] or divisors(batch)
+        expected = f"a divisor of global_batch {batch}, such as {_nearest(fitting, lanes)}"
+        raise MisuseError(one_line("lanes do not divide the global batch", "lanes", f"{lanes}", expected))
+    fitting = [one for one in divisors(batch) if one % world_size == 0]
+    if lanes % world_size and not fitting:
+        low = batch // world_size * world_size
+        expected = (
+            f"a multiple of world_size {world_size}, such as {_nearest([low, low + world_size], batch)}"
+        )
+        raise MisuseError(
+            one_line("ranks do not share the global batch evenly", "global_batch", f"{batch}", expected)
+        )
+    _check_ranks(lanes, world_size, fitting)
     return lanes
 
 
-def check_world(batch: int, lanes: int, world_size: int, name: str) -> None:
-    """Check that ranks share the lanes evenly.
+def _token_lanes(catalog: Catalog, tokens: int, lanes: int | None, world_size: int) -> int:
+    longest = max(stage.max_length for stage in catalog.stages if stage.samples)
+    room = tokens // longest
+    if lanes is None:
+        lanes = min(1 << max(0, room.bit_length() - 1), MOST_LANES)
+    if room < lanes:
+        expected = (
+            f"at least {lanes * longest}: {lanes} lanes of a sample of {longest}, the longest of a stage"
+        )
+        raise MisuseError(
+            one_line("a slot has no room for one row of each lane", "batch_tokens", f"{tokens}", expected)
+        )
+    fitting = list(range(world_size, min(room, 4 * max(MOST_LANES, world_size)) + 1, world_size))
+    if not fitting:
+        expected = f"at least {world_size * longest}: a sample of {longest} for each of {world_size} ranks"
+        raise MisuseError(
+            one_line("a slot has no room for one row of each rank", "batch_tokens", f"{tokens}", expected)
+        )
+    _check_ranks(lanes, world_size, fitting)
+    return lanes
 
-    Raises:
-        MisuseError: They do not; the message names lanes that would do.
-    """
-    if lanes % world_size == 0:
-        return
-    fitting = [one for one in divisors(batch) if one % world_size == 0]
-    if fitting:
-        expected = _one_of(fitting, max(lanes, MOST_LANES // 2), "lanes that world_size and the batch allow")
-        todo = "Lanes are part of the order: a run keeps them for good."
-    else:
-        low = max(1, batch // world_size) * world_size
-        expected = f"a {name} that world_size divides, such as {low} or {low + world_size}"
-        todo = ""
-    got = f"world_size {world_size}, lanes {lanes}, {name} {batch}"
-    raise MisuseError(one_line("ranks do not share the lanes evenly", "lanes", got, expected, todo))
+
+def _check_ranks(lanes: int, world_size: int, fitting: Iterable[int]) -> None:
+    if lanes % world_size:
+        expected = f"a multiple of world_size {world_size}, such as {_nearest(fitting, lanes)}"
+        todo = "Lanes are part of the order: choose them for every number of ranks the run may have."
+        raise MisuseError(
+            one_line("ranks do not share the lanes evenly", "lanes", f"{lanes}", expected, todo)
+        )
 
 
-def micro_sizes(schedule: Schedule, world_size: int, micro_batch: int | None) -> dict[int, int]:
+def micro_sizes(
+    schedule: Schedule, world_size: int, micro_batch: int | None, micro_tokens: int | None
+) -> dict[int, int]:
     """Return the rows of a micro-batch for each size of a slot.
 
     Raises:
-        MisuseError: Ranks do not share the lanes evenly, or micro-batches do not fill a rank's share.
+        MisuseError: Micro-batches do not fill a rank's share; the message names numbers that would do.
     """
-    sizes = schedule.slot_sizes
-    for size in sizes:
-        check_world(size, schedule.lanes, world_size, "global_batch")
-    return {size: check_micro(size, world_size, micro_batch, "global_batch") for size in sizes}
-
-
-def check_micro(batch: int, world_size: int, micro_batch: int | None, name: str) -> int:
-    """Return the rows of a micro-batch: as given, else all of a rank's rows.
-
-    Raises:
-        MisuseError: They do not divide the rank's rows; the message names numbers that would do.
-    """
-    share = batch // world_size
+    shares = {size: size // world_size for size in schedule.slot_sizes}
+    if micro_tokens is not None:
+        if micro_batch is not None or not isinstance(schedule, TokenSchedule):
+            expected = "with batch_tokens, and without micro_batch"
+            raise MisuseError(one_line("micro_tokens has no meaning here", "micro_tokens", expected=expected))
+        tokens = whole("micro_tokens", micro_tokens)
+        return {
+            size: _micro_rows(share, tokens, schedule.batch_tokens // size) for size, share in shares.items()
+        }
     if micro_batch is None:
-        return share
-    if micro_batch < 1 or share % micro_batch:
-        expected = _one_of(divisors(share), micro_batch, f"a divisor of {share}, the rows of a rank")
-        got = f"{micro_batch} with {name} {batch} on {world_size} ranks"
-        raise MisuseError(one_line("micro-batches do not fill a rank's share", "micro_batch", got, expected))
-    return micro_batch
+        return shares
+    micro = whole("micro_batch", micro_batch)
+    for size, share in shares.items():
+        if share % micro:
+            fitting = [one for one in divisors(share) if all(other % one == 0 for other in shares.values())]
+            expected = f"a divisor of {share} ({size} rows over {world_size} ranks), such as {_nearest(fitting, micro)}"
+            raise MisuseError(
+                one_line("micro-batches do not fill a rank's share", "micro_batch", f"{micro}", expected)
+            )
+    return dict.fromkeys(shares, micro)
+
+
+def _micro_rows(share: int, tokens: int, longest: int) -> int:
+    """Return the most rows whose tokens have room in a micro-batch and that divide a rank's share."""
+    if tokens < longest:
+        expected = f"at least {longest}, room for one sample"
+        raise MisuseError(
+            one_line("a micro-batch has no room for a sample", "micro_tokens", f"{tokens}", expected)
+        )
+    return max(rows for rows in divisors(share) if rows * longest <= tokens)
 
 
 def divisors(number: int) -> list[int]:
@@ -174,6 +207,7 @@ def divisors(number: int) -> list[int]:
     return sorted({*low, *(number // one for one in low)})
 
 
-def _one_of(fitting: Iterable[int], near: int, what: str) -> str:
-    nearest = sorted(sorted(fitting, key=lambda one: (abs(one - near), one))[:4])
-    return f"{what}: {', '.join(map(str, nearest))}"
+def _nearest(fitting: Iterable[int], wanted: int) -> str:
+    """Return up to three numbers near the one wanted, as text."""
+    near = sorted({one for one in fitting if one > 0}, key=lambda one: (abs(one - wanted), one))[:3]
+    return ", ".join(map(str, sorted(near)))
