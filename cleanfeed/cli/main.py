@@ -12,7 +12,9 @@ import click
 from cleanfeed import __version__
 from cleanfeed.cli.build import build
 from cleanfeed.cli.explain import explain
+from cleanfeed.cli.ledger import ledger
 from cleanfeed.cli.options import Invocation, debug_option
+from cleanfeed.cli.quarantine import quarantine
 from cleanfeed.cli.stopping import Stopped, stopped_once
 from cleanfeed.cli.verify import verify
 from cleanfeed.errors import CleanfeedError, one_line
@@ -31,7 +33,7 @@ def cli() -> None:
     """Clean and order text for pretraining language models."""
 
 
-for _command in (build, verify, explain):
+for _command in (build, verify, explain, quarantine, ledger):
     cli.add_command(_command)
 
 

@@ -69,7 +69,7 @@ def copies_ahead(
         return ahead
     names = list(known)
     signed = _sign_rows(corpus, [known[name][0] for name in names])
-    near: dict[str, dict[int, float]] = {name: {} for name in names}
+    near: dict[str, dict[int, tuple[float, str]]] = {name: {} for name in names}
     own = np.array(sorted({row for rows in known.values() for row in rows}), dtype=np.int64)
     units = 0
     for rows in _rows_ahead(schedule, last_slot + 1, look_ahead):
@@ -81,7 +81,8 @@ def copies_ahead(
                 if signable:
                     share = equal_places(found, signature) / PLACES
                     for at in np.flatnonzero((share >= SIMILAR) & has):
-                        near[name][int(here[at])] = float(share[at])
+                        found_hash = table["sample_hash"][int(at)].as_py().hex()
+                        near[name][int(here[at])] = (float(share[at]), found_hash)
             units += contents.nbytes // (_DIGITS + 1 if corpus.tokens else 1)
             ahead.compared += len(here)
         if units >= LOOK_AHEAD_UNITS:
@@ -90,7 +91,8 @@ def copies_ahead(
         ahead.copies[name] = Copies(
             exact=ahead.copies[name].exact,
             near=_places(schedule, list(found_rows), last_slot),
-            similarity=max(found_rows.values(), default=None),
+            near_hashes=list(dict.fromkeys(text for _, text in found_rows.values())),
+            similarity=max((share for share, _ in found_rows.values()), default=None),
         )
     return ahead
 

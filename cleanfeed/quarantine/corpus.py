@@ -6,7 +6,7 @@ was hoped for.
 
 from __future__ import annotations
 
-import heapq
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +30,7 @@ HASH_ROWS = 50_000_000
 """Rows whose hashes are read at most: 16 bytes each, about two seconds on a local disk."""
 PERCENTILE_DOCUMENTS = 100_000
 """Documents that percentiles are taken over, evenly spread over the files of signals."""
-UNUSUAL = 0.9
+UNUSUAL = 0.95
 """A signal is unusual where more than this share of the documents lies on one side of it."""
 MOST_UNUSUAL = 5
 
@@ -200,5 +200,8 @@ def _most_unusual(values: dict[str, float], others: dict[str, npt.NDArray[np.flo
         low, median, high = np.quantile(known, (0.25, 0.5, 0.75))
         distance = abs(value - float(median)) / max(float(high - low), 1e-9 + 0.05 * abs(float(median)))
         found.append(((max(below, above), distance), Unusual(name, value, float(median), below, above)))
-    best = heapq.nlargest(MOST_UNUSUAL, found, key=lambda item: item[0])
-    return [unusual for _, unusual in best]
+    families: dict[str, Unusual] = {}
+    for _, unusual in sorted(found, key=lambda item: item[0], reverse=True):
+        # Shares of repeated 5-grams, 6-grams, … say the same: the furthest out speaks for them.
+        families.setdefault(re.sub(r"\d+", "", unusual.signal), unusual)
+    return list(families.values())[:MOST_UNUSUAL]

@@ -67,6 +67,8 @@ class Copies(msgspec.Struct, frozen=True):
     exact: list[Place] = []
     """The sample itself and others of the same sample hash."""
     near: list[Place] = []
+    near_hashes: list[str] = []
+    """Sample hashes of these, each once."""
     similarity: float | None = None
     """Of the nearest of these, estimated."""
 
