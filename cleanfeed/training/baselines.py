@@ -1,18 +1,18 @@
-"""The numbers of healthy steps go in; a median and a scale no outlier can move come out, for each context.
+"""The numbers of healthy steps go in; a center and a scale no outlier can move come out, for each context.
 
-The scale is 1.4826 · MAD (median absolute deviation; the factor makes it the standard deviation of Gaussian noise),
-never below a floor. Values beyond ``z_out`` scales never enter, on either side; when half a window of them comes in
-a row the level has shifted, and the baseline is seeded with them (BLOOM's, OLMo's and MaxText's rules keep outliers
-in, or out for good: training.md calls both pitfalls).
+The residual of a step is its value less the median of the window before it. Center is that median plus the median
+residual, scale is 1.4826 · MAD of the residuals (MAD: median absolute deviation; the factor makes it the standard
+deviation of Gaussian noise), never below a floor. A loss that falls steadily thus neither widens the scale nor lies
+below its center, as it would with the MAD of the values themselves. Values beyond ``z_out`` scales never enter, on
+either side; when half a window of them comes in a row the level has shifted, and the baseline is seeded with them.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from cleanfeed.training.running import Window, deviation_of
 
 GAUSSIAN = 1.4826
 """MAD times this is the standard deviation of Gaussian noise."""
@@ -23,36 +23,6 @@ PROVISIONAL_WIDTH = 2.0
 STALE = 10
 """A context not seen for so many windows starts anew: the model has changed since."""
 _TINY = 1e-12
-
-
-def median_of(ordered: Sequence[float]) -> float:
-    """Return the median of at least one value in ascending order."""
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
-
-
-def deviation_of(ordered: Sequence[float], center: float) -> float:
-    """Return the median distance of values in ascending order from ``center``, in O(log n).
-
-    The k nearest values to ``center`` are neighbours in the order, so the k-th smallest distance is the least, over
-    all runs of k neighbours, of the larger distance of their two ends.
-    """
-    size = len(ordered)
-    if size % 2:
-        return _nearest(ordered, center, size // 2 + 1)
-    return (_nearest(ordered, center, size // 2) + _nearest(ordered, center, size // 2 + 1)) / 2
-
-
-def _nearest(ordered: Sequence[float], center: float, k: int) -> float:
-    low, high, reach = 0, len(ordered) - k, k - 1
-    while low < high:
-        middle = (low + high) // 2
-        if center - ordered[middle] <= ordered[middle + reach] - center:
-            high = middle
-        else:
-            low = middle + 1
-    best = max(center - ordered[low], ordered[low + reach] - center)
-    return best if low == 0 else min(best, max(center - ordered[low - 1], ordered[low - 1 + reach] - center))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +51,7 @@ class Baseline:
             it speaks after `PROVISIONAL` values already.
     """
 
-    __slots__ = ("_center", "_ordered", "_scale", "_values", "carried", "outside", "settings")
+    __slots__ = ("_center", "_residuals", "_scale", "_values", "carried", "outside", "settings")
 
     def __init__(
         self,
@@ -96,12 +66,12 @@ class Baseline:
         self.settings = (window, min_history, z_out, share, floor)
         self.carried = carried
         self.outside: list[float] = []
-        self._values: deque[float] = deque()
-        self._ordered: list[float] = []
+        self._values = Window(window)
+        self._residuals = Window(window)
         self._center = self._scale = 0.0
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._residuals)
 
     @property
     def relative_scale(self) -> float | None:
@@ -110,11 +80,6 @@ class Baseline:
             return None
         share = self.settings[3]
         return self._scale / max(abs(self._center), _TINY) if share else self._scale
-
-    @property
-    def level(self) -> tuple[float, float] | None:
-        """Median and scale; None before the baseline speaks."""
-        return (self._center, self._scale) if self._speaks() else None
 
     def update(self, value: float) -> Reading | None:
         """Compare a finite value with the baseline, then let it in where it is no outlier.
@@ -126,64 +91,70 @@ class Baseline:
             self._enter(value)
             return None
         z = (value - self._center) / self._scale
-        reading = Reading(z, self._center, self._scale, len(self._values))
-        z_out = self.settings[2]
-        young = len(self._values) < self.settings[1]
-        if z >= z_out or (z <= -z_out and not young):
+        size = len(self._residuals)
+        _, min_history, z_out, _, _ = self.settings
+        if z >= z_out or (z <= -z_out and size >= min_history):
             self.outside.append(value)
-            if len(self.outside) >= self.settings[1]:
+            shifted = len(self.outside) >= min_history
+            reading = Reading(z, self._center, self._scale, size, shifted)
+            if shifted:
                 self._seed(self.outside)
-                return Reading(z, reading.median, reading.scale, reading.count, shifted=True)
             return reading
+        reading = Reading(z, self._center, self._scale, size)
         self.outside.clear()
         self._enter(value)
         return reading
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` needs, as values JSON can hold."""
-        return {"values": list(self._values), "outside": list(self.outside), "carried": self.carried}
+        return {
+            "values": self._values.in_order(),
+            "residuals": self._residuals.in_order(),
+            "outside": list(self.outside),
+            "carried": self.carried,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up the state of `state_dict`."""
         self.carried = state["carried"]
-        self._values.clear()
-        self._values.extend(state["values"])
-        self._ordered = sorted(self._values)
+        self._values.fill(state["values"])
+        self._residuals.fill(state["residuals"])
         self.outside = list(state["outside"])
         self._measure()
 
     def _speaks(self) -> bool:
-        size = len(self._values)
-        return size >= self.settings[1] or (self.carried is not None and size >= PROVISIONAL)
+        if self.carried is not None:
+            return len(self._values) >= PROVISIONAL
+        return len(self._residuals) >= self.settings[1]
 
     def _seed(self, values: list[float]) -> None:
-        self._values.clear()
-        self._values.extend(values[-self.settings[0] :])
-        self._ordered = sorted(self._values)
+        """Begin anew with values at another level; their residuals are those to their own median."""
+        self._values.fill(values[-self.settings[0] :])
+        median = self._values.median
+        self._residuals.fill([value - median for value in self._values.in_order()])
         self.outside = []
         self._measure()
 
     def _enter(self, value: float) -> None:
-        if len(self._values) == self.settings[0]:
-            oldest = self._values.popleft()
-            del self._ordered[bisect_left(self._ordered, oldest)]
-        self._values.append(value)
-        insort(self._ordered, value)
+        if len(self._values) >= min(PROVISIONAL, self.settings[1]):
+            self._residuals.add(value - self._values.median)
+        self._values.add(value)
         self._measure()
 
     def _measure(self) -> None:
-        """Work out median and scale, but only where somebody can read them."""
+        """Work out center and scale, but only where somebody can read them."""
         if not self._speaks():
             return
         _, min_history, _, share, floor = self.settings
-        self._center = median_of(self._ordered)
-        scale = max(
-            GAUSSIAN * deviation_of(self._ordered, self._center), floor, share * abs(self._center), _TINY
-        )
-        if self.carried is not None and len(self._values) < min_history:
+        residuals, lean, scale = self._residuals, 0.0, 0.0
+        if len(residuals) >= min(PROVISIONAL, min_history):
+            lean = residuals.median
+            scale = GAUSSIAN * deviation_of(residuals.ordered, lean)
+        self._center = self._values.median + lean
+        self._scale = max(scale, floor, share * abs(self._center), _TINY)
+        if self.carried is not None and len(residuals) < min_history:
             wide = PROVISIONAL_WIDTH * self.carried * (abs(self._center) if share else 1.0)
-            scale = max(scale, wide)
-        self._scale = scale
+            self._scale = max(self._scale, wide)
 
 
 class Baselines:

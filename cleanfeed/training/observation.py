@@ -6,6 +6,8 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
+from cleanfeed.training.metrics import Trip
+
 
 @dataclass(slots=True)
 class Observation:
@@ -43,3 +45,9 @@ class Promise:
     def to_list(self) -> list[Any]:
         """Return it as values JSON can hold."""
         return [self.onset, self.due, self.median, self.scale, self.context]
+
+    def broken(self, step: int, z: float, limit_z: float, steps: int) -> Trip:
+        """Return the trip of a loss whose median over ``steps`` steps lies ``z`` scales above the old one."""
+        value, limit = self.median + z * self.scale, self.median + limit_z * self.scale
+        detail = {"median": self.median, "scale": self.scale, "steps": steps, "context": self.context}
+        return Trip("no_return", "loss", step, self.onset, value, limit, z, detail=detail)

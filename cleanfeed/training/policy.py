@@ -32,8 +32,9 @@ LADDER: tuple[Action, ...] = ("record", "skip_step", "rollback", "lower_lr", "ha
 class Policy:
     """When a step counts as sick, and what is done about it; stored with each incident.
 
-    Steps are optimizer steps. A z is (value − median) / (1.4826 · MAD) against the baseline of the step's context
-    (stage, band); for the grad norm its natural logarithm is taken first. ``None`` turns a detector off.
+    Steps are optimizer steps. A z is (value − center) / scale against the baseline of the step's context (stage, band;
+    see `cleanfeed.training.baselines`); for the grad norm its natural logarithm is taken first. ``None`` turns a
+    detector off.
 
     Raises:
         MisuseError: A value is of the wrong type or out of range; one line that names it.
@@ -57,10 +58,10 @@ class Policy:
     """Outlying losses in a row that are an incident; also how many steps one incident may skip."""
     merge_gap: int = limits(10, 0)
     """Outliers at most so many steps apart belong to one event."""
-    tail_conjunction: float = limits(1.5, 1.0)
-    """A conjunction needs both z beyond so many times the largest harmless outlier of the run so far."""
+    tail_conjunction: float = limits(2.0, 1.0)
+    """Where the tails are heavy, a conjunction needs both z beyond so many times the largest harmless one so far."""
     tail_act: float = limits(5.0, 1.0)
-    """A single z needs so many times the largest harmless outlier of the run so far."""
+    """Where the tails are heavy, a single z needs so many times the largest harmless one of the run so far."""
     loss_floor: float = limits(0.005, 0.0, 1.0)
     """Least scale of the loss, as a share of its median."""
     grad_floor: float = limits(0.15, 0.0, 1.0)

@@ -1,43 +1,78 @@
-"""Numbers go in one by one; the median of the last of them comes out at any time."""
+"""Numbers go in one by one; the median of the last of them, and how far they lie from it, come out at any time."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Iterable, Sequence
 
-from cleanfeed.training.baselines import median_of
 
+class Window:
+    """The last ``size`` values; an ordered list beside the queue makes adding one O(log n) comparisons."""
 
-class RunningMedian:
-    """Median of the last ``window`` values; an ordered list beside the queue keeps adding at O(log n)."""
+    __slots__ = ("_queue", "ordered", "size")
 
-    __slots__ = ("_ordered", "_values", "_window")
-
-    def __init__(self, window: int) -> None:
-        self._window = window
-        self._values: deque[float] = deque()
-        self._ordered: list[float] = []
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.ordered: list[float] = []
+        """The values in ascending order."""
+        self._queue: deque[float] = deque()
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._queue)
 
     @property
-    def value(self) -> float:
+    def median(self) -> float:
         """The median of at least one value."""
-        return median_of(self._ordered)
+        return median_of(self.ordered)
 
     def add(self, value: float) -> None:
         """Take in a finite value; the oldest leaves where the window is full."""
-        if len(self._values) == self._window:
-            del self._ordered[bisect_left(self._ordered, self._values.popleft())]
-        self._values.append(value)
-        insort(self._ordered, value)
+        if len(self._queue) == self.size:
+            del self.ordered[bisect_left(self.ordered, self._queue.popleft())]
+        self._queue.append(value)
+        insort(self.ordered, value)
+
+    def fill(self, values: Iterable[float]) -> None:
+        """Forget everything and hold these values instead, the last ``size`` of them."""
+        self._queue = deque(values, maxlen=self.size)
+        self._queue = deque(self._queue)
+        self.ordered = sorted(self._queue)
 
     def clear(self) -> None:
         """Forget everything."""
-        self._values.clear()
-        self._ordered.clear()
+        self.fill(())
 
-    def values(self) -> list[float]:
+    def in_order(self) -> list[float]:
         """Return the values, the oldest first."""
-        return list(self._values)
+        return list(self._queue)
+
+
+def median_of(ordered: Sequence[float]) -> float:
+    """Return the median of at least one value in ascending order."""
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def deviation_of(ordered: Sequence[float], center: float) -> float:
+    """Return the median distance of values in ascending order from ``center``, in O(log n).
+
+    The k nearest values to ``center`` are neighbours in the order, so the k-th smallest distance is the least, over
+    all runs of k neighbours, of the larger distance of their two ends.
+    """
+    size = len(ordered)
+    if size % 2:
+        return _nearest(ordered, center, size // 2 + 1)
+    return (_nearest(ordered, center, size // 2) + _nearest(ordered, center, size // 2 + 1)) / 2
+
+
+def _nearest(ordered: Sequence[float], center: float, k: int) -> float:
+    low, high, reach = 0, len(ordered) - k, k - 1
+    while low < high:
+        middle = (low + high) // 2
+        if center - ordered[middle] <= ordered[middle + reach] - center:
+            high = middle
+        else:
+            low = middle + 1
+    best = max(center - ordered[low], ordered[low + reach] - center)
+    return best if low == 0 else min(best, max(center - ordered[low - 1], ordered[low - 1 + reach] - center))

@@ -10,6 +10,12 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+HARMLESS = 4.0
+"""A z from here on, on either side, says something about the tail; Gaussian noise gets there once in 16,000 steps."""
+LIGHT = 5.0
+"""Up to here a largest z is no sign of a heavy tail."""
+LOW_SIDE = 8.0
+"""A low outlier counts for so much at most: it shows a heavy tail, but repetitive text may lie as low as it likes."""
 BLOCK = 50_000
 """Steps after which the older half of the memory is forgotten: a run remembers 50,000 to 100,000 steps."""
 
@@ -31,6 +37,7 @@ class Tail:
 
     def add(self, step: int, z: float) -> None:
         """Take in the z of an outlier that turned out to be harmless."""
+        self.at(step)  # what has waited long enough counts now, so that the queue stays short
         self._waiting.append((step, z))
 
     def at(self, step: int) -> float:
@@ -40,6 +47,16 @@ class Tail:
         if step - self._begun >= BLOCK:
             self._past, self._now, self._begun = self._now, 0.0, step
         return self._now if self._now > self._past else self._past
+
+    def raised(self, step: int, limit: float, times: float) -> float:
+        """Return a limit in z, raised where the run has shown a heavy tail.
+
+        It grows with the cube of the largest harmless z over 5, up to ``times`` that z: with light tails it stays.
+        """
+        largest = self.at(step)
+        if largest <= LIGHT:
+            return limit
+        return max(limit, min(limit * (largest / LIGHT) ** 3, times * largest))
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` needs, as values JSON can hold."""

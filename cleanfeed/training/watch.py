@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from cleanfeed.training.baselines import median_of
 from cleanfeed.training.detectors import NonFinite, RobustZ, further_detectors
 from cleanfeed.training.metrics import Metrics, Trip, Verdict
 from cleanfeed.training.observation import Observation, Promise
 from cleanfeed.training.policy import Policy
-from cleanfeed.training.tails import Tail
+from cleanfeed.training.running import median_of
+from cleanfeed.training.tails import HARMLESS, LOW_SIDE, Tail
 
 UNUSUAL = 3.0
 """The onset is walked back over steps whose z lies above this."""
@@ -18,6 +18,12 @@ REMEMBERED = 64
 """Steps over which the onset can be walked back."""
 SETTLED = 32
 """Losses whose median says whether the run is back in its band."""
+CONTROL = 50
+"""Every so many steps a healthy one is asked as well whether the loss is back later on."""
+TRIED = 20
+"""Controls after which their largest drift counts."""
+UNTRIED = 2.0
+"""Before that the band is so many times as wide."""
 PRIORITY = ("nonfinite", "repeat", "conjunction", "robust_z", "persistence", "sustained")
 """Which rule leads where several fire at one step; the others follow."""
 OF_THIS_STEP = frozenset({"nonfinite", "ratio", "layer_ratio", "activation"})
@@ -59,6 +65,9 @@ class Watch:
         self._open: Observation | None = None
         self._spikes: deque[int] = deque()
         self._promises: deque[Promise] = deque()
+        self._controls: deque[Promise] = deque()
+        self._drift = Tail(0)
+        self._tried = 0
         self._unusual: deque[tuple[int, float]] = deque(maxlen=REMEMBERED)
         self._settled: deque[float] = deque(maxlen=min(SETTLED, self.policy.recover_within))
         self._context: str | None = None
@@ -111,7 +120,14 @@ class Watch:
         return found
 
     def _remember(self, metrics: Metrics) -> None:
-        highest = max((d.reading.z for d in self._z.values() if d.reading), default=0.0)
+        highest = 0.0
+        for signal, detector in self._z.items():
+            if detector.reading is None:
+                continue
+            z = detector.reading.z
+            highest = max(highest, z)
+            if abs(z) >= HARMLESS and z < self.policy.z_observe:
+                self._tails[signal].add(metrics.step, min(abs(z), self.policy.z_observe))
         self._unusual.append((metrics.step, highest))
         if metrics.context != self._context:
             self._context = metrics.context
@@ -121,21 +137,23 @@ class Watch:
     def _weigh(self, metrics: Metrics, outliers: list[Trip]) -> list[Trip]:
         """Return the rules that fire on the outliers of a step."""
         policy, step = self.policy, metrics.step
-        if self._open is None:
-            self._promise(metrics)
+        if self._open is None and (promise := self._band(metrics, self._walked_back(step))):
+            self._promises.append(promise)
         event = self._event(step)
         event.last = step
         trips: list[Trip] = []
         for trip in outliers:
-            z, tail = trip.z or 0.0, self._tails[trip.signal].at(step)
+            z, tail = trip.z or 0.0, self._tails[trip.signal]
             event.peaks[trip.signal] = max(z, event.peaks.get(trip.signal, 0.0))
-            if z >= max(policy.z_observe, policy.tail_conjunction * tail):
+            if z >= tail.raised(step, policy.z_observe, policy.tail_conjunction):
                 event.strong[trip.signal] = step
-            limit = max(policy.z_act, policy.tail_act * tail)
+            limit = tail.raised(step, policy.z_act, policy.tail_act)
             reading = self._z[trip.signal].reading
             if z >= limit and reading is not None:
                 trips.append(
-                    self._as_act(self._z[trip.signal].trip(metrics, reading, limit), event, tail=tail)
+                    self._as_act(
+                        self._z[trip.signal].trip(metrics, reading, limit), event, tail=tail.at(step)
+                    )
                 )
         steps = event.strong.values()
         if len(steps) == len(self._z) and max(steps) == step and step - min(steps) <= policy.conjunction:
@@ -161,33 +179,42 @@ class Watch:
         self._spikes.clear()
         return [self._as_act(trip, event, rule="repeat", onset=onsets[0], onsets=onsets)]
 
-    def _promise(self, metrics: Metrics) -> None:
-        """Note the band the loss must be back in some time after an event that begins now."""
+    def _band(self, metrics: Metrics, onset: int) -> Promise | None:
         reading = self._z["loss"].reading
-        if reading is not None and self.seen > self.policy.grace:
-            due = metrics.step + self.policy.recover_within
-            onset = self._walked_back(metrics.step)
-            self._promises.append(Promise(onset, due, reading.median, reading.scale, metrics.context))
+        if reading is None or self.seen <= self.policy.grace:
+            return None
+        due = metrics.step + self.policy.recover_within
+        return Promise(onset, due, reading.median, reading.scale, metrics.context)
 
     def _return(self, metrics: Metrics) -> list[Trip]:
-        """Return a trip where a promise is due and the loss is not back."""
-        trips: list[Trip] = []
-        while self._promises and self._promises[0].due <= metrics.step:
+        """Return a trip where a promise is due and the loss is further from its band than a healthy run drifts.
+
+        How far it drifts is measured on controls: the same question, asked of ordinary steps.
+        """
+        step, trips = metrics.step, list[Trip]()
+        while self._controls and self._controls[0].due <= step:
+            z = self._away(self._controls.popleft(), metrics)
+            if z is not None:
+                self._tried += 1
+                self._drift.add(step, z)
+        if self._open is None and self.seen % CONTROL == 0 and (control := self._band(metrics, step)):
+            self._controls.append(control)
+        while self._promises and self._promises[0].due <= step:
             promise = self._promises.popleft()
-            here = promise.context == metrics.context and len(self._settled) == self._settled.maxlen
-            if not here or (self._open is not None and self._open.incident):
+            z = self._away(promise, metrics)
+            least = self.policy.return_z * (1.0 if self._tried >= TRIED else UNTRIED)
+            limit = max(least, self.policy.tail_conjunction * self._drift.at(step))
+            if z is None or z <= limit or (self._open is not None and self._open.incident):
                 continue
-            value = median_of(sorted(self._settled))
-            limit = promise.median + self.policy.return_z * promise.scale
-            if value <= limit:
-                continue
-            z = (value - promise.median) / promise.scale
-            detail = {"median": promise.median, "scale": promise.scale, "steps": len(self._settled)}
-            trips.append(
-                Trip("no_return", "loss", metrics.step, promise.onset, value, limit, z, detail=detail)
-            )
+            trips.append(promise.broken(step, z, limit, len(self._settled)))
             self._promises.clear()
         return trips
+
+    def _away(self, promise: Promise, metrics: Metrics) -> float | None:
+        """Return how far above its old median the loss now lies, in scales; None in another context."""
+        if promise.context != metrics.context or len(self._settled) < (self._settled.maxlen or 0):
+            return None
+        return (median_of(sorted(self._settled)) - promise.median) / promise.scale
 
     # ---- the open event ------------------------------------------------------------------------------------------
 
@@ -220,6 +247,7 @@ class Watch:
         """Forget the event whose level is the baseline now."""
         self._open = None
         self._promises.clear()
+        self._controls.clear()
         self._loss_in_row = self._sick = 0
 
     def _act(self, metrics: Metrics, trips: list[Trip]) -> bool:
@@ -229,6 +257,7 @@ class Watch:
         event = self._event(metrics.step)
         event.last = metrics.step
         event.onset = min(event.onset, *(trip.onset_step for trip in trips), metrics.step)
+        self._controls.clear()  # a control must be of healthy steps alone
         opened, event.incident = not event.incident, True
         return opened
 
@@ -297,10 +326,12 @@ class Watch:
             "open": self._open.to_dict() if self._open is not None else None,
             "spikes": list(self._spikes),
             "promises": [promise.to_list() for promise in self._promises],
+            "controls": [promise.to_list() for promise in self._controls],
+            "drift": self._drift.state_dict(),
             "unusual": [[step, None if z == float("inf") else z] for step, z in self._unusual],
             "settled": list(self._settled),
             "context": self._context,
-            "counts": [self._sick, self._skipped, self._loss_in_row],
+            "counts": [self._sick, self._skipped, self._loss_in_row, self._tried],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -317,12 +348,14 @@ class Watch:
         self._open = Observation(**state["open"]) if state["open"] is not None else None
         self._spikes = deque(state["spikes"])
         self._promises = deque(Promise(*values) for values in state["promises"])
+        self._controls = deque(Promise(*values) for values in state["controls"])
+        self._drift.load_state_dict(state["drift"])
         self._unusual.clear()
         self._unusual.extend((step, float("inf") if z is None else z) for step, z in state["unusual"])
         self._settled.clear()
         self._settled.extend(state["settled"])
         self._context = state["context"]
-        self._sick, self._skipped, self._loss_in_row = state["counts"]
+        self._sick, self._skipped, self._loss_in_row, self._tried = state["counts"]
 
 
 def _unnamed(outliers: list[Trip], trips: list[Trip], graced: bool) -> list[Trip]:

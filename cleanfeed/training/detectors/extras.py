@@ -7,10 +7,11 @@ from collections import deque
 from itertools import pairwise
 from typing import Any
 
-from cleanfeed.training.baselines import GAUSSIAN, Baselines, deviation_of, median_of
+from cleanfeed.training.baselines import GAUSSIAN, Baselines
 from cleanfeed.training.metrics import Metrics, Trip
 from cleanfeed.training.options import Activation, ScaleDrops, UpdateNorm, ValVariance
 from cleanfeed.training.policy import Policy
+from cleanfeed.training.running import deviation_of, median_of
 
 Z_OUT = 6.0
 LOG_FLOOR = 0.05

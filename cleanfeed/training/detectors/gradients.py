@@ -6,11 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from cleanfeed.training.baselines import median_of
 from cleanfeed.training.metrics import Metrics, Trip
 from cleanfeed.training.options import Sustained
 from cleanfeed.training.policy import Policy
-from cleanfeed.training.running import RunningMedian
+from cleanfeed.training.running import Window, median_of
 
 
 class SustainedGradNorm:
@@ -27,7 +26,7 @@ class SustainedGradNorm:
     def __init__(self, options: Sustained, policy: Policy) -> None:
         self.options = options
         self.policy = policy
-        self.medians: dict[str, RunningMedian] = {}
+        self.medians: dict[str, Window] = {}
         self.in_row = 0
 
     def update(self, metrics: Metrics) -> Trip | None:
@@ -37,11 +36,11 @@ class SustainedGradNorm:
             return None
         median = self.medians.get(metrics.context)
         if median is None:
-            median = self.medians[metrics.context] = RunningMedian(self.policy.window)
+            median = self.medians[metrics.context] = Window(self.policy.window)
         if len(median) < self.policy.min_history:
             median.add(norm)
             return None
-        limit = self.options.factor * median.value
+        limit = self.options.factor * median.median
         if norm <= limit:
             self.in_row = 0
             median.add(norm)
@@ -53,12 +52,12 @@ class SustainedGradNorm:
         if self.in_row != self.options.steps:
             return None
         onset = metrics.step - self.options.steps + 1
-        detail = {"median": median.value, "n": len(median), "context": metrics.context}
+        detail = {"median": median.median, "n": len(median), "context": metrics.context}
         return Trip(self.rule, "grad_norm", metrics.step, onset, norm, limit, detail=detail)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` needs, as values JSON can hold."""
-        medians = {context: median.values() for context, median in self.medians.items()}
+        medians = {context: median.in_order() for context, median in self.medians.items()}
         return {"medians": medians, "in_row": self.in_row}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -66,9 +65,8 @@ class SustainedGradNorm:
         self.in_row = state["in_row"]
         self.medians = {}
         for context, values in state["medians"].items():
-            median = self.medians[context] = RunningMedian(self.policy.window)
-            for value in values:
-                median.add(value)
+            self.medians[context] = Window(self.policy.window)
+            self.medians[context].fill(values)
 
 
 class LayerRatio:

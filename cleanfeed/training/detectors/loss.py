@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
-from cleanfeed.training.baselines import GAUSSIAN, deviation_of, median_of
+from cleanfeed.training.baselines import GAUSSIAN
 from cleanfeed.training.metrics import Metrics, Trip
 from cleanfeed.training.options import Ratio, Stall
+from cleanfeed.training.running import deviation_of, median_of
 
 BLOCKS = 20
 """Blocks a stall is judged by: the trend goes through their medians."""
