@@ -99,7 +99,7 @@ def whole(report: Report) -> list[Panel]:
     for signal, buckets in (("loss", report.loss), ("grad_norm", report.grad_norm)):
         if buckets:
             first, last = min(b.first_step for b in buckets), max(b.last_step for b in buckets)
-            lines = [line for kept in (False, True) for line in _bucket_lines(buckets, kept)]
+            lines = [line for kept in (True, False) for line in _bucket_lines(buckets, kept)]
             panels.append(_panel(f"{NAMES[signal]}, whole run", signal, lines, marks, [], first, last))
     return panels
 
@@ -120,7 +120,7 @@ def _is_nonfinite(line: CurveLine, signal: str) -> bool:
 
 
 def _runs(lines: Sequence[CurveLine], signal: str) -> Iterable[Line]:
-    """Yield runs of neighbouring steps of one attempt that share a fate; those undone first, to be drawn below."""
+    """Return runs of neighbouring steps of one attempt that share a fate; those undone last, to be drawn on top."""
     runs: list[Line] = []
     before: CurveLine | None = None
     for line in lines:
@@ -132,7 +132,7 @@ def _runs(lines: Sequence[CurveLine], signal: str) -> Iterable[Line]:
         if not joined or not runs:
             runs.append(Line([], line.survived))
         runs[-1].points.append((line.step, value))
-    return sorted(runs, key=lambda run: run.survived)
+    return sorted(runs, key=lambda run: not run.survived)
 
 
 def _bucket_lines(buckets: Sequence[Bucket], survived: bool) -> Iterable[Line]:

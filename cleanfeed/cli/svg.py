@@ -8,8 +8,8 @@ from markupsafe import Markup, escape
 
 from cleanfeed.cli.panels import Line, Panel, linear_ticks, tick_label
 
-WIDTH, HEIGHT = 760, 210
-LEFT, RIGHT, TOP, BOTTOM = 58, 12, 34, 26
+WIDTH, HEIGHT = 760, 220
+LEFT, RIGHT, TOP, BOTTOM = 58, 12, 46, 26
 FEW_POINTS = 1200
 """Up to so many points, each says its step and value when pointed at."""
 
@@ -19,7 +19,7 @@ def svg(panel: Panel) -> Markup:
     label = escape(panel.title)
     parts = [
         f'<svg class="plot {escape(panel.signal)}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">',
-        f'<text class="title" x="{LEFT}" y="14">{label}</text>',
+        f'<text class="title" x="{LEFT}" y="13">{label}</text>',
         *_axes(panel),
         *_marks(panel),
         *(part for line in panel.lines for part in _line(panel, line)),
@@ -61,7 +61,7 @@ def _marks(panel: Panel) -> Iterator[str]:
         middle = min(max(x, LEFT + half), WIDTH - RIGHT - half)
         row = next((at for at, end in enumerate(taken) if end < middle - half), 0)
         taken[row] = middle + half + 6
-        y = TOP - 8 - 11 * row if row else TOP - 5
+        y = TOP - 5 - 12 * row
         kind = escape(mark.kind)
         yield f'<line class="mark {kind}" x1="{x}" x2="{x}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
         yield f'<text class="label {kind}" x="{middle}" y="{y}" text-anchor="middle">{escape(words)}</text>'
@@ -77,7 +77,7 @@ def _line(panel: Panel, line: Line) -> Iterator[str]:
     points = " ".join(f"{x},{_y(panel, value)}" for x, (_, value) in zip(steps, line.points, strict=True))
     yield f'<polyline class="line {fate}" points="{points}"/>'
     if len(line.points) == 1 and not line.low:
-        yield f'<circle class="dot {fate}" cx="{steps[0]}" cy="{_y(panel, line.points[0][1])}" r="2"/>'
+        yield f'<circle class="dot {fate}" cx="{steps[0]}" cy="{_y(panel, line.points[0][1])}" r="2.5"/>'
 
 
 def _nonfinite(panel: Panel) -> Iterator[str]:

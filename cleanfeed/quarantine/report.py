@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from cleanfeed.errors import CleanfeedError, MisuseError, one_line
 from cleanfeed.feed.schedule import Schedule
@@ -26,6 +27,7 @@ from cleanfeed.quarantine.model import (
     Unusual,
 )
 from cleanfeed.quarantine.order import schedule_of
+from cleanfeed.quarantine.sources import read_decisions
 from cleanfeed.quarantine.timeline import fired_of, timeline_of
 from cleanfeed.runs.curve import CurveLine, LedgerTable, Totals
 from cleanfeed.runs.incident_files import (
@@ -42,7 +44,7 @@ BUCKETS = 600
 """Points of a curve over the whole run."""
 SAMPLES_SHOWN = 20
 """Samples of an incident that are looked up; all are counted."""
-STEPS_AROUND = 100
+STEPS_AROUND = 60
 """Steps before the onset and after the trip that a zoomed plot shows, unless the incident took longer."""
 
 Note = Callable[[str], None]
@@ -70,6 +72,7 @@ def make_report(
             one_line("not a run directory", str(run.root), expected="a folder with ledger/ or incidents/")
         )
     incidents = [read_incident(run, incident)] if incident is not None else read_incidents(run, note)
+    _take_decisions(run, incidents, note)
     with LedgerTable(run, note) as ledger:
         if not run.attempts():
             note(f"there is no ledger in {run.ledger}: curves and totals are missing")
@@ -85,6 +88,19 @@ def make_report(
             grad_norm=ledger.curve("grad_norm", BUCKETS),
             notes=notes,
         )
+
+
+def _take_decisions(run: RunDir, incidents: Sequence[Incident], note: Note) -> None:
+    """Let what a person decided after an incident stand in the place of what the guard had said."""
+    decisions, _ = read_decisions(run.store, note)
+    latest = {one.sample_hash: one for one in sorted(decisions, key=lambda one: one.decided_at)}
+    for incident in incidents:
+        for at, sample in enumerate(incident.samples):
+            found = latest.get(sample.sample_hash)
+            if found is not None and found.decided_at >= sample.decided_at:
+                incident.samples[at] = replace(
+                    sample, state=found.state, reason=found.reason, decided_by=found.decided_by
+                )
 
 
 class _Library:

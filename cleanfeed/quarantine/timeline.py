@@ -52,11 +52,10 @@ def timeline_of(incident: Incident, attempts: Sequence[Attempt]) -> list[Moment]
     The guard's own events are told where there are any, else the actions it took.
     """
     times = {line.step: line.time for line in incident.metrics if line.attempt == incident.attempt}
-    moments = [
-        Moment(
-            times.get(incident.onset_step), incident.onset_step, "onset: the leading signal left its band"
-        ),
-    ]
+    moments = []
+    if all(event.step != incident.onset_step for event in incident.events):
+        onset = "onset: the leading signal left its band"
+        moments.append(Moment(times.get(incident.onset_step), incident.onset_step, onset))
     if incident.events:
         moments += [Moment(event.at, event.step, event.what) for event in incident.events]
     else:
