@@ -127,7 +127,7 @@ class Watch:
             z = detector.reading.z
             highest = max(highest, z)
             if abs(z) >= HARMLESS and z < self.policy.z_observe:
-                self._tails[signal].add(metrics.step, min(abs(z), self.policy.z_observe))
+                self._tails[signal].add(metrics.step, min(abs(z), LOW_SIDE))
         self._unusual.append((metrics.step, highest))
         if metrics.context != self._context:
             self._context = metrics.context
