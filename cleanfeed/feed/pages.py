@@ -62,6 +62,7 @@ class Files:
         """
         try:
             file = self._file(place)
+            _check_names(place, columns, file.schema_arrow.names)
             table = file.read_row_group(place.index, columns=list(columns), use_threads=False)
         except (OSError, ValueError, pa.ArrowException) as error:
             raise _damaged(place, error) from error
@@ -109,6 +110,13 @@ class Files:
         if kind != KINDS[self.column]:
             raise _differs(place, f"column {self.column} of type {kind} in the footer", KINDS[self.column])
         return file
+
+
+def _check_names(place: RowGroup, wanted: Sequence[str], there: Sequence[str]) -> None:
+    # pyarrow reads the columns it knows and passes over the others.
+    for name in wanted:
+        if name not in there:
+            raise CurriculumError(one_line("no such column", _name(place), name, ", ".join(there)))
 
 
 def _differs(place: RowGroup, got: str, expected: str) -> CurriculumError:
