@@ -70,7 +70,9 @@ def test_without_a_tokenizer_samples_are_texts(text_build: Path):
 
 
 @given(st.lists(st.integers(min_value=-(2**31), max_value=2**31), min_size=1, max_size=40), st.data())
-def test_any_rows_in_any_order_repeated_or_blanked(tokens_build: Path, numbers: list[int], data: st.DataObject):
+def test_any_rows_in_any_order_repeated_or_blanked(
+    tokens_build: Path, numbers: list[int], data: st.DataObject
+):
     curriculum = shared(tokens_build)
     expected = expected_ids(tokens_build)
     rows = [number % len(expected) for number in numbers]
@@ -172,7 +174,9 @@ def decoded(curriculum: Curriculum):
     return curriculum._own().decoded
 
 
-def test_what_follows_is_decoded_ahead_and_never_changes_what_is_given_out(tokens_build: Path, table: pa.Table):
+def test_what_follows_is_decoded_ahead_and_never_changes_what_is_given_out(
+    tokens_build: Path, table: pa.Table
+):
     expected = [ids.tolist() for ids in ids_of(table)]
     curriculum = Curriculum(tokens_build)
     order = np.random.default_rng(3).permutation(len(expected))
@@ -263,7 +267,10 @@ def test_a_build_in_a_store_is_read_like_a_local_one(tokens_build: Path, table: 
     try:
         curriculum = Curriculum("memory://feed-test")
         assert curriculum[20]["input_ids"].tolist() == ids_of(table)[20].tolist()
-        assert curriculum.columns([20], ["doc_id"]).to_pylist() == table.slice(20, 1).select(["doc_id"]).to_pylist()
+        assert (
+            curriculum.columns([20], ["doc_id"]).to_pylist()
+            == table.slice(20, 1).select(["doc_id"]).to_pylist()
+        )
     finally:
         memory.rm("/feed-test", recursive=True)
 
@@ -315,7 +322,9 @@ def test_a_file_of_another_build_is_refused(copied: Path):
     path = a_file(copied)
     table = pq.read_table(path)
     pq.write_table(table, path)
-    with pytest.raises(CurriculumError, match=rf"{path.name}, row group 0: got \d+ rows in the footer, expected"):
+    with pytest.raises(
+        CurriculumError, match=rf"{path.name}, row group 0: got \d+ rows in the footer, expected"
+    ):
         read_every_row(curriculum)
     pq.write_table(table.drop_columns(["input_ids"]), path)
     with pytest.raises(CurriculumError, match="got column input_ids of type none in the footer"):
