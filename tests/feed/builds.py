@@ -1,0 +1,136 @@
+"""Sizes of stages go in; a catalog, or a whole finished build of that shape, comes out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from cleanfeed.build.finished import curriculum_digest, manifest_digest
+from cleanfeed.curriculum.durable import file_digest
+from cleanfeed.curriculum.writer import PartWriter, curriculum_schema
+from cleanfeed.feed.catalog import Catalog, StageEntry
+
+Size = tuple[int, int]
+"""Samples of a stage, and R."""
+LONGEST = (8, 16, 32)
+"""Longest sample of the bands; stage i is of band i modulo 3."""
+
+
+def catalog_of_sizes(*sizes: Size, file_groups: int = 2, longest: Sequence[int] = LONGEST) -> Catalog:
+    """Return the catalog of a build that does not exist."""
+    stages: list[StageEntry] = []
+    row = group = 0
+    for index, (samples, group_rows) in enumerate(sizes):
+        band = index % len(longest)
+        stage = StageEntry(
+            index,
+            f"stage{index}",
+            f"band{band}",
+            "all",
+            samples,
+            group_rows,
+            file_groups,
+            row,
+            group,
+            longest[band],
+        )
+        stages.append(stage)
+        row, group = row + samples, group + stage.groups
+    return Catalog("nowhere", "0" * 32, "1" * 32, 0, tuple(stages))
+
+
+def sample_hash(row: int) -> bytes:
+    """Return the hash that a written build gives a row."""
+    return xxhash.xxh3_128_digest(f"sample {row}".encode())
+
+
+def write_build(
+    folder: Path,
+    *sizes: Size,
+    file_groups: int = 2,
+    tokens: bool = True,
+    twins: Sequence[tuple[int, int]] = (),
+) -> Path:
+    """Write a finished build whose sample ``row`` has 1 + row mod its longest tokens, all equal to row + 1.
+
+    Args:
+        folder: Where to.
+        sizes: Stages.
+        file_groups: Row groups in a file.
+        tokens: Whether there is a tokenizer; else samples are text.
+        twins: Pairs of rows: the second has the hash of the first.
+    """
+    catalog = catalog_of_sizes(*sizes, file_groups=file_groups)
+    schema = curriculum_schema(tokens=tokens, text=not tokens, keep_fields=())
+    hash_row = dict((second, first) for first, second in twins)
+    files: list[dict[str, Any]] = []
+    for stage in catalog.stages:
+        for number in range(stage.files):
+            name = stage.file_name(number)
+            first = stage.first_row + number * stage.group_rows * file_groups
+            rows = range(first, first + stage.file_rows(number))
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            with PartWriter(folder / name, schema, row_group_rows=stage.group_rows) as writer:
+                if rows:
+                    writer.write(_table(rows, stage, schema, hash_row))
+            size = (folder / name).stat().st_size
+            files.append(
+                {"path": name, "rows": len(rows), "bytes": size, "digest": file_digest(folder / name)}
+            )
+    stages = [
+        {
+            "index": stage.index,
+            "name": stage.name,
+            "band": stage.band,
+            "tier": stage.tier,
+            "samples": stage.samples,
+            "row_group_samples": stage.group_rows,
+            "files": [stage.file_name(number) for number in range(stage.files)],
+        }
+        for stage in catalog.stages
+    ]
+    bands = [{"name": f"band{i}", "max_tokens": n, "max_chars": n} for i, n in enumerate(LONGEST)]
+    manifest: dict[str, Any] = {
+        "format_version": 1,
+        "request": "",
+        "counts": {},
+        "inputs": [],
+        "pipeline": {"curriculum": {"bands": bands, "file_row_groups": file_groups}},
+        "tokenizer": {"digest": "1" * 32, "end_of_text_id": 0} if tokens else None,
+        "stages": stages,
+        "files": files,
+        "digest": curriculum_digest(stages, files),
+    }
+    write_manifest(folder, manifest)
+    return folder
+
+
+def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
+    """Write a manifest with its own digest."""
+    manifest["manifest_digest"] = manifest_digest(manifest)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def _table(rows: range, stage: StageEntry, schema: pa.Schema, hash_row: dict[int, int]) -> pa.Table:
+    lengths = [1 + row % stage.max_length for row in rows]
+    values: dict[str, Any] = {
+        "sample_hash": [sample_hash(hash_row.get(row, row)) for row in rows],
+        "doc_id": [f"doc{row}" for row in rows],
+        "part": [0] * len(rows),
+        "source": ["a.jsonl"] * len(rows),
+        "source_row": list(rows),
+        "stage": [stage.index] * len(rows),
+        "n_tokens": lengths,
+        "n_chars": lengths,
+        "quality": [0.5] * len(rows),
+        "flags": [[]] * len(rows),
+        "input_ids": [[row + 1] * length for row, length in zip(rows, lengths, strict=True)],
+        "text": ["x" * length for length in lengths],
+    }
+    return pa.table([pa.array(values[field.name], field.type) for field in schema], schema=schema)
