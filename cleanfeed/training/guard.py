@@ -88,7 +88,7 @@ class TrainingGuard:
         self._ring = CheckpointRing(self.run, checkpoints, self.agreement) if checkpoints else None
         self._resume, self._fsync = resume, fsync
         self._ledger: LedgerWriter | None = None
-        self._lock: int | None = None
+        self._hold: startup.Hold | None = None
         self._verdict: Verdict | None = None
         self._last_saved = -1
         self._broken: LedgerError | None = None
@@ -108,8 +108,13 @@ class TrainingGuard:
             TrainingHalted: The policy stops training.
             SystemExit: With code 75, where the policy leaves a rollback to the next start.
         """
-        if self._ledger is None and self.attempt == 0:
+        try:
             self._start()
+            yield from self._loop(loader)
+        finally:
+            self.close()
+
+    def _loop(self, loader: Iterable[Any]) -> Iterator[Step]:
         while True:
             batches = iter(loader)
             version = self.sampler.exclusions.version
@@ -133,13 +138,13 @@ class TrainingGuard:
                 return
 
     def close(self) -> None:
-        """Close the ledger and let go of the run directory; `steps` cannot be called again."""
+        """Close the ledger and let go of the run directory; `steps` does so when its loop is left."""
         if self._ledger is not None:
             self._ledger.close()
             self._ledger = None
-        if self._lock is not None:
-            startup.release(self._lock)
-            self._lock = None
+        if self._hold is not None:
+            self._hold.release()
+            self._hold = None
 
     def _next(self, batches: Iterator[Any], slot: int) -> Step:
         """Take the micro-batches of the slot that is due from the loader, and check that they are what they must be."""
@@ -225,6 +230,10 @@ class TrainingGuard:
     def commit(self, step: Step) -> None:
         """Record a step and act on what was found; called by `Step.commit`."""
         assert self._verdict is not None
+        if self._hold is not None and self._hold.lost:
+            raise TrainingError(
+                one_line("another guard of this process took over", str(self.run.root), todo="Use that one.")
+            )
         line = self._line(step)
         if self._ledger is not None:
             try:
@@ -264,22 +273,26 @@ class TrainingGuard:
     # ---- beginning, going back, ending ---------------------------------------------------------------------------
 
     def _start(self) -> None:
-        """Take up the run: put right what a killed process left, load a checkpoint, begin an attempt."""
+        """Take up the run: put right what a killed process left, load a checkpoint, begin an attempt.
+
+        A loop that was left and is entered again goes on with the weights it has.
+        """
         first = self.agreement.rank == 0
+        goes_on = self.attempt > 0
 
         def look() -> Beginning:
-            self._lock = startup.hold(self.run)
+            self._hold = startup.Hold(self.run)
             startup.clean(self.run)
-            return startup.find_beginning(
-                self.run, self._ring, self.sampler.curriculum.catalog.digest, resume=self._resume
-            )
+            digest = self.sampler.curriculum.catalog.digest
+            ring = None if goes_on else self._ring
+            return startup.find_beginning(self.run, ring, digest, resume=goes_on or self._resume)
 
         beginning = self.agreement.on_first(look)
         for message in beginning.messages if first else ():
             self.alerts.send("checkpoint", message, step=beginning.checkpoint_step)
         self.begin(beginning)
-        fresh = self._ring is not None and beginning.checkpoint_step is None
-        if fresh and self.checkpoints is not None and self.checkpoints.at_start:
+        fresh = self._ring is not None and self.step == 0
+        if fresh and self.checkpoints is not None and self.checkpoints.at_start and self._last_saved < 0:
             self._save()
 
     def begin(self, beginning: Beginning) -> None:

@@ -14,7 +14,8 @@ import socket
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -54,34 +55,59 @@ class Beginning:
     messages: list[str] = field(default_factory=list)
 
 
-def hold(run: RunDir) -> int:
-    """Take the run directory for this process and return the handle that holds it; the kernel lets go at its end.
+class Hold:
+    """The right of one guard to be the only one in a run directory; the kernel lets go of it at the process's end.
+
+    A guard that is made later in the same process takes over, as after an exception that left the first one's loop: the
+    first one may not go on then.
 
     Raises:
-        BusyError: Another process trains in it.
+        BusyError: Another process trains in the directory.
     """
-    run.root.mkdir(parents=True, exist_ok=True)
-    path = run.root / LOCK_NAME
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(handle)
-        holder = "another process"
-        with suppress(OSError, ValueError, KeyError):
-            who = json.loads(path.read_text())
-            holder = f"process {who['pid']} on {who['host']}"
-        raise BusyError(
-            one_line("another process trains in the run directory", str(run.root), holder, "no other process")
-        ) from error
-    os.truncate(handle, 0)
-    os.pwrite(handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
-    return handle
+
+    _held: ClassVar[dict[Path, Hold]] = {}
+
+    def __init__(self, run: RunDir) -> None:
+        run.root.mkdir(parents=True, exist_ok=True)
+        self._path = run.root.resolve() / LOCK_NAME
+        before = self._held.get(self._path)
+        if before is not None:
+            before.release()
+        self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._handle)
+            raise BusyError(
+                one_line(
+                    "another process trains in the run directory",
+                    str(run.root),
+                    _holder(self._path),
+                    "no other process",
+                    "Wait for it, or give another run_dir.",
+                )
+            ) from error
+        os.truncate(self._handle, 0)
+        os.pwrite(self._handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+        self._held[self._path] = self
+
+    @property
+    def lost(self) -> bool:
+        """Whether another guard of this process has taken over, or it was released."""
+        return self._held.get(self._path) is not self
+
+    def release(self) -> None:
+        """Let go; doing so twice is allowed."""
+        if not self.lost:
+            del self._held[self._path]
+            os.close(self._handle)
 
 
-def release(handle: int) -> None:
-    """Let go of the run directory."""
-    os.close(handle)
+def _holder(path: Path) -> str:
+    with suppress(OSError, ValueError, KeyError):
+        who = json.loads(path.read_text())
+        return f"process {who['pid']} on {who['host']}"
+    return "another process"
 
 
 def write_plan(run: RunDir, plan: ResumePlan) -> None:
