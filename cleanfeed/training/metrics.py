@@ -90,6 +90,8 @@ class Verdict:
     """The incident that was open has ended: the numbers are back, or their new level was taken for the baseline."""
     onset_step: int | None = None
     """First step of the open event."""
+    harmed: bool = False
+    """Whether the optimizer has taken a sick step of the open event already, so that not stepping is no answer."""
     sick_in_row: int = 0
     """Outlying or non-finite steps in a row, this one included."""
     skipped_in_row: int = 0

@@ -18,6 +18,8 @@ class Observation:
     last: int
     """Last step with an outlier."""
     incident: bool = False
+    harmed: bool = False
+    """Whether the optimizer took one of its sick steps."""
     notable: bool = False
     """Whether it counts as a spike for the rule on repetition."""
     skips: int = 0

@@ -28,6 +28,10 @@ PRIORITY = ("nonfinite", "repeat", "conjunction", "robust_z", "persistence", "su
 """Which rule leads where several fire at one step; the others follow."""
 OF_THIS_STEP = frozenset({"nonfinite", "ratio", "layer_ratio", "activation"})
 """Rules that say the gradient of this very step is sick, beside an outlying loss or norm."""
+HINDSIGHT = frozenset(
+    {"no_return", "stall", "scale_drops", "val_variance", "update_norm", "sustained", "persistence"}
+)
+"""Rules that speak of steps already taken."""
 
 
 class Watch:
@@ -63,7 +67,7 @@ class Watch:
         repeat = self.policy.repeat.within if self.policy.repeat else 0
         self._tails = {signal: Tail(max(repeat, self.policy.merge_gap)) for signal in self._z}
         self._open: Observation | None = None
-        self._spikes: deque[int] = deque()
+        self._spikes: deque[list[int]] = deque()
         self._promises: deque[Promise] = deque()
         self._controls: deque[Promise] = deque()
         self._drift = Tail(0)
@@ -170,12 +174,13 @@ class Watch:
         repeat = self.policy.repeat
         if repeat is None or self.seen <= self.policy.grace:
             return []
-        while self._spikes and self._spikes[0] <= event.onset - repeat.within:
+        while self._spikes and self._spikes[0][0] <= event.onset - repeat.within:
             self._spikes.popleft()
-        self._spikes.append(event.onset)
+        self._spikes.append([event.onset, 0])
         if len(self._spikes) < repeat.times:
             return []
-        onsets = list(self._spikes)
+        onsets = [onset for onset, _ in self._spikes]
+        event.harmed = event.harmed or any(taken for _, taken in self._spikes)
         self._spikes.clear()
         return [self._as_act(trip, event, rule="repeat", onset=onsets[0], onsets=onsets)]
 
@@ -220,7 +225,8 @@ class Watch:
 
     def _event(self, step: int) -> Observation:
         if self._open is None:
-            self._open = Observation(self._walked_back(step), step - 1)
+            onset = self._walked_back(step)
+            self._open = Observation(onset, step - 1, harmed=onset < step)
         return self._open
 
     def _walked_back(self, step: int) -> int:
@@ -258,6 +264,9 @@ class Watch:
         event.last = metrics.step
         event.onset = min(event.onset, *(trip.onset_step for trip in trips), metrics.step)
         self._controls.clear()  # a control must be of healthy steps alone
+        skipped_all = self.policy.allows("skip_step") and not event.harmed
+        late = any(trip.rule in HINDSIGHT for trip in trips) and not (skipped_all and event.incident)
+        event.harmed = event.harmed or late
         opened, event.incident = not event.incident, True
         return opened
 
@@ -287,6 +296,7 @@ class Watch:
         incident = event is not None and event.incident
         self._sick = self._sick + 1 if sick else 0
         finite = metrics.is_finite
+        harmed = event is not None and event.harmed
         veto = not finite or (
             event is not None and event.incident and sick and event.skips < policy.persist and not shifts
         )
@@ -294,6 +304,10 @@ class Watch:
         self._skipped = 0 if accept else self._skipped + 1
         if event is not None and not accept:
             event.skips += 1
+        elif event is not None and sick:
+            event.harmed = True
+            if event.notable and self._spikes:
+                self._spikes[-1][1] = 1  # a spike the optimizer took
         ended = incident and bool(shifts)
         self.healthy_for = 0 if incident else self.healthy_for + 1
         trips.sort(key=lambda trip: (trip.level != "act", _rank(trip.rule)))
@@ -306,6 +320,7 @@ class Watch:
             escalated=incident and not opened and sick and self._sick % policy.persist == 0,
             closed=closed or ended,
             onset_step=event.onset if event is not None else None,
+            harmed=harmed,
             sick_in_row=self._sick,
             skipped_in_row=self._skipped,
             z={signal: d.reading.z for signal, d in self._z.items() if d.reading} if finite else {},
@@ -324,7 +339,7 @@ class Watch:
             "further": {detector.rule: detector.state_dict() for detector in self._further},
             "tails": {signal: tail.state_dict() for signal, tail in self._tails.items()},
             "open": self._open.to_dict() if self._open is not None else None,
-            "spikes": list(self._spikes),
+            "spikes": [list(spike) for spike in self._spikes],
             "promises": [promise.to_list() for promise in self._promises],
             "controls": [promise.to_list() for promise in self._controls],
             "drift": self._drift.state_dict(),
@@ -346,7 +361,7 @@ class Watch:
             if further.rule in state["further"]:
                 further.load_state_dict(state["further"][further.rule])
         self._open = Observation(**state["open"]) if state["open"] is not None else None
-        self._spikes = deque(state["spikes"])
+        self._spikes = deque(list(spike) for spike in state["spikes"])
         self._promises = deque(Promise(*values) for values in state["promises"])
         self._controls = deque(Promise(*values) for values in state["controls"])
         self._drift.load_state_dict(state["drift"])
