@@ -1,0 +1,195 @@
+"""The numbers of the steps around an incident go in; the batches and samples behind it, most suspect first, come out.
+
+A batch is suspect from ``pre`` steps before the onset to the trip. Its score is the largest of its evidence, each in
+robust scales: own loss, worst micro-batch, log grad norm, and the static signals of its documents where the caller
+gives them. Leading signals move first, so of two equal scores the earlier batch is ranked first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cleanfeed.runs.records import LedgerLine, Suspect
+from cleanfeed.training.baselines import GAUSSIAN
+from cleanfeed.training.policy import Policy
+from cleanfeed.training.running import deviation_of, median_of
+
+CAP = 1000.0
+"""Evidence counts up to here; a number that is not finite counts as much."""
+AFTER_ONSET = 0.5
+"""How far the evidence of loss and norm counts for a batch after the first outlying one: the state is sick by then."""
+CULPRIT_Z = 6.0
+"""Scales above its batch, and above the samples before, from which a sample stands out."""
+FLOOR = 0.05
+"""Least scale of per-sample losses, as a share of their median."""
+UNIFORM = 4.0
+"""Scales above the samples before at which the median sample of a batch says that the whole batch is off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Median and scale of healthy steps."""
+
+    median: float
+    scale: float
+
+    def z(self, value: float | None) -> float | None:
+        """Return how far above the median a value lies, in scales, up to `CAP`; None where there is none."""
+        return None if value is None else min(CAP, (value - self.median) / self.scale)
+
+
+@dataclass(frozen=True, slots=True)
+class Culprits:
+    """Which samples of a batch stand out."""
+
+    rows: tuple[int, ...] = ()
+    """Their indices in the batch, the worst first."""
+    z: Mapping[int, float] = field(default_factory=dict)
+    """How far each row lies above what is usual, in scales: the smaller of both comparisons."""
+    uniform: bool = False
+    """The median sample is far off as well: the state, or every sample, is to blame."""
+
+
+def level_of(values: Iterable[float | None], floor: float = 0.0, share: float = 0.0) -> Level | None:
+    """Return median and scale of the finite values; None where there are fewer than four.
+
+    Args:
+        values: Numbers of healthy steps.
+        floor: Least scale in their unit.
+        share: Least scale as a share of the median.
+    """
+    ordered = sorted(value for value in values if value is not None and math.isfinite(value))
+    if len(ordered) < 4:
+        return None
+    median = median_of(ordered)
+    scale = max(GAUSSIAN * deviation_of(ordered, median), floor, share * abs(median), 1e-12)
+    return Level(median, scale)
+
+
+def rank(
+    lines: Sequence[LedgerLine],
+    onset_step: int,
+    trip_step: int,
+    policy: Policy,
+    static: Mapping[int, float] | None = None,
+) -> list[Suspect]:
+    """Return the suspect batches of an incident, the most suspect first.
+
+    Args:
+        lines: Ledger lines around the incident, ascending, of one attempt; those before the first suspect are the
+            healthy ones it is compared with (64 are plenty), those of the suspects' stage where there are enough.
+        onset_step: First step of the incident.
+        trip_step: Step at which the rule fired.
+        policy: Steps before the onset that are suspects as well, and the floors of the scales.
+        static: Evidence from the build for a slot: scales its most unusual document lies above the curriculum.
+
+    Returns:
+        One `Suspect` a step from ``onset_step - pre`` to ``trip_step`` that has a line, with ``loss_z``,
+        ``worst_micro_z``, ``grad_z`` and ``signals`` as evidence (null where unknown).
+    """
+    first = onset_step - policy.pre
+    chosen = [line for line in lines if first <= line.step <= trip_step]
+    if not chosen:
+        return []
+    before = [line for line in lines if line.step < first and line.accepted and line.finite]
+    alike = [line for line in before if line.stage == chosen[-1].stage]
+    levels = _Levels(alike if len(alike) >= 8 else before, policy)
+    found: list[Suspect] = []
+    broken = False
+    for line in chosen:
+        evidence = levels.evidence(line, None if static is None else static.get(line.slot))
+        strongest = max((z for key, z in evidence.items() if key != "signals" and z is not None), default=0.0)
+        own = strongest * (AFTER_ONSET if broken else 1.0)
+        score = max(own, evidence["signals"] or 0.0, 0.0)
+        # A step that was not taken leaves the weights as they were, so the next batch is judged like the first.
+        broken = broken or (strongest >= policy.z_observe and line.accepted)
+        found.append(
+            Suspect(
+                attempt=line.attempt,
+                step=line.step,
+                epoch=line.epoch,
+                slot=line.slot,
+                batch_hash=line.batch_hash,
+                score=score,
+                evidence=evidence,
+            )
+        )
+    return sorted(found, key=lambda suspect: (-suspect.score, suspect.step))
+
+
+def stands_out(suspects: Sequence[Suspect], policy: Policy) -> bool:
+    """Return whether one batch is evidence against the data: an outlier, and clear of the other suspects.
+
+    Args:
+        suspects: What `rank` returned.
+        policy: Where an outlier begins.
+    """
+    scores = [suspect.score for suspect in suspects]
+    if not scores or scores[0] < policy.z_observe:
+        return False
+    rest = scores[1:] or [0.0]
+    return scores[0] >= 2.0 * median_of(sorted(rest)) and sum(s >= policy.z_observe for s in scores) <= 3
+
+
+def culprits(losses: Sequence[float], usual: Sequence[float] = (), limit: float = CULPRIT_Z) -> Culprits:
+    """Return the samples of a batch whose own loss stands out.
+
+    A sample must lie ``limit`` scales above the median of its own batch and, where there are enough, above that of
+    healthy samples before: the first tells it from a sick state, the second from a batch of unlike documents. A loss
+    that is not finite always stands out, unless all are. Where more than half of the batch lies above the healthy
+    samples, those alone are compared with, so that a batch of nothing but poison is named whole; ``uniform`` then
+    says that a sick state looks the same.
+
+    Args:
+        losses: Mean loss of each sample in nats; NaN where a sample has none to give is not allowed for pad rows:
+            leave them out.
+        usual: Losses of samples of healthy batches of the same context.
+        limit: Scales from which a sample stands out.
+    """
+    finite = [loss for loss in losses if math.isfinite(loss)]
+    if not finite:
+        return Culprits((), {}, bool(losses))
+    own = _spread(finite) if len(finite) >= 3 else None
+    past = level_of(usual, share=FLOOR)
+    uniform = past is not None and (past.z(median_of(sorted(finite))) or 0.0) >= UNIFORM
+    z: dict[int, float] = {}
+    for row, loss in enumerate(losses):
+        if not math.isfinite(loss):
+            z[row] = CAP
+            continue
+        sides = [level.z(loss) or 0.0 for level in (None if uniform else own, past) if level is not None]
+        z[row] = min(sides) if sides else 0.0
+    rows = sorted((row for row, value in z.items() if value >= limit), key=lambda row: (-z[row], row))
+    return Culprits(tuple(rows), z, uniform)
+
+
+class _Levels:
+    """What loss, worst micro-batch and log grad norm were on the healthy steps before."""
+
+    def __init__(self, lines: Sequence[LedgerLine], policy: Policy) -> None:
+        self.loss = level_of((line.loss for line in lines), share=policy.loss_floor)
+        self.worst = level_of((line.worst_micro_loss for line in lines), share=policy.loss_floor)
+        self.norm = level_of((_log(line.grad_norm) for line in lines), floor=policy.grad_floor)
+
+    def evidence(self, line: LedgerLine, static: float | None) -> dict[str, float | None]:
+        found: dict[str, float | None] = {
+            "loss_z": self.loss.z(line.loss) if self.loss else None,
+            "worst_micro_z": self.worst.z(line.worst_micro_loss) if self.worst else None,
+            "grad_z": self.norm.z(_log(line.grad_norm)) if self.norm else None,
+            "signals": static,
+        }
+        if not line.finite:
+            found["loss_z" if line.loss is None else "grad_z"] = CAP
+        return found
+
+
+def _spread(values: Sequence[float]) -> Level:
+    ordered = sorted(values)
+    median = median_of(ordered)
+    return Level(median, max(GAUSSIAN * deviation_of(ordered, median), FLOOR * abs(median), 1e-12))
+
+
+def _log(value: float | None) -> float | None:
+    return math.log(value) if value is not None and value > 0.0 and math.isfinite(value) else None
