@@ -31,7 +31,7 @@ class _Opened:
         self.pid = os.getpid()
         self.catalog = catalog
         column = "text" if catalog.tokenizer_digest is None else "input_ids"
-        # A thread has files of its own: nothing says that two may read through one.
+        # The thread that decodes ahead has files of its own, so that neither waits for the other.
         here, ahead = Files(catalog, column), Files(catalog, column)
         self.decoded: Decoded[Hashable, Any] = Decoded(
             cache_bytes,
