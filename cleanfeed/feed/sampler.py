@@ -439,6 +439,7 @@ class Batches(Iterator[list[int]]):
         if block is None or not 0 <= slot - block.first < len(block.rows):
             block = self._block = sampler.schedule.block(slot, BLOCK_ROWS)
             self._version = -1
+            self._announce(block)
         if self._version != sampler.exclusions.version:
             self._rows = sampler.exclusions.blanked(block.rows)
             self._version = sampler.exclusions.version
@@ -446,3 +447,18 @@ class Batches(Iterator[list[int]]):
         rows = self._rows[at, rank_part(block, at, sampler.rank, sampler.world_size)].tolist()
         micro = sampler._micro[block.rows.shape[1]]
         return [rows[first : first + micro] for first in range(0, len(rows), micro)]
+
+    def _announce(self, block: Block) -> None:
+        """Tell the curriculum which rows follow, in this block and the next, so that it can decode them ahead."""
+        sampler = self._sampler
+        expect = getattr(sampler.curriculum, "expect", None)
+        if expect is None:
+            return
+        after = block.first + len(block.rows)
+        blocks = [block, sampler.schedule.block(after, BLOCK_ROWS)] if after < sampler.n_slots else [block]
+        parts = [
+            one.rows[at, rank_part(one, at, sampler.rank, sampler.world_size)]
+            for one in blocks
+            for at in range(len(one.rows))
+        ]
+        expect(np.concatenate(parts))
