@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import xxhash
 
@@ -68,7 +67,7 @@ def write_build(
     """
     catalog = catalog_of_sizes(*sizes, file_groups=file_groups)
     schema = curriculum_schema(tokens=tokens, text=not tokens, keep_fields=())
-    hash_row = dict((second, first) for first, second in twins)
+    hash_row = {second: first for first, second in twins}
     files: list[dict[str, Any]] = []
     for stage in catalog.stages:
         for number in range(stage.files):
