@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import click
 
 from cleanfeed import __version__
+from cleanfeed.cli.backtest import backtest
 from cleanfeed.cli.build import build
 from cleanfeed.cli.explain import explain
 from cleanfeed.cli.ledger import ledger
@@ -33,7 +34,7 @@ def cli() -> None:
     """Clean and order text for pretraining language models."""
 
 
-for _command in (build, verify, explain, quarantine, ledger):
+for _command in (build, verify, explain, quarantine, ledger, backtest):
     cli.add_command(_command)
 
 
