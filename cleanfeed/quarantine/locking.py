@@ -156,4 +156,4 @@ def _refused(path: Path, error: duckdb.Error) -> CleanfeedError:
 
 def first_line(error: duckdb.Error) -> str:
     """Return what DuckDB says, in one line."""
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".!")

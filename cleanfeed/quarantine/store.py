@@ -12,7 +12,7 @@ import getpass
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ class Quarantine:
         path = Path(path)
         self.path = path / STORE_NAME if path.is_dir() else path
         self.patience = patience
-        self._note: Note = on_note or LOG.warning
+        self._note: Note = LOG.warning if on_note is None else on_note
 
     def record(self, incident: Incident, run: str | Path | RunDir | None = None) -> bool:
         """Bring the store up to date with the incident files of a run; never raises for want of a store.
@@ -112,10 +112,10 @@ class Quarantine:
             BusyError: Another process holds the store.
             ForeignStoreError: The file is no store.
         """
+        self._refuse_foreign()
         with only_writer(decisions_path(self.path), self.patience):
             held, gone = Contents({}, {}), []
             if self.path.exists():
-                self._refuse_foreign()
                 try:
                     # Opened to write, so that no one else has it and its log is taken up.
                     with opened(self.path, read_only=False, patience=self.patience) as connection:
@@ -295,8 +295,8 @@ class Quarantine:
     def _write(self, runs: Sequence[str], new: Sequence[HandDecision] = ()) -> None:
         """Hold the store, put decisions on file, and bring the store up to date."""
         beside = decisions_path(self.path)
+        self._refuse_foreign()
         with only_writer(beside, self.patience):
-            self._refuse_foreign()
             append_decisions(self.path, new)
             self._know_runs(runs)
             try:
@@ -341,6 +341,14 @@ class Quarantine:
     ) -> None:
         if not reason.strip():
             raise MisuseError(one_line("no reason given", "reason", "nothing", "why this is decided"))
+        self._refuse_foreign()
+        if self.path.is_file():
+            # Before the decision is on file, beside a database of something else.
+            with (
+                suppress(BusyError, DamagedStoreError),
+                opened(self.path, read_only=True, patience=0.0) as found,
+            ):
+                contents(found, self.path)
         by, at = by or user_name(), round(time.time(), 6)
         new = [
             HandDecision(name, state, reason, by, at, *places.get(name, (None, None, None)))
@@ -375,7 +383,7 @@ class Quarantine:
         )
 
     def _refuse_foreign(self) -> None:
-        """Refuse a file that never was a store: one that says so itself and has no files of a store beside it."""
+        """Refuse a file that never was a store, before anything is written beside it."""
         if not self.path.is_file():
             return
         with self.path.open("rb") as handle:

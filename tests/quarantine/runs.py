@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 
 from cleanfeed.build.runner import BuildRequest, build
-from cleanfeed.feed.catalog import read_catalog
 from cleanfeed.feed.identity import batch_hash
 from cleanfeed.feed.order import ORDER_VERSION
 from cleanfeed.feed.schedule import RowSchedule
