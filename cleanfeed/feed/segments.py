@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TypeAlias
 
 import numpy as np
@@ -120,7 +121,7 @@ def _cycles(cycles: int, sizes: Sequence[int], block: int, filled: Sequence[int]
 
 def _blended(percent: int, sizes: Sequence[int], block: int, filled: Sequence[int]) -> Iterator[Segment]:
     first = 0
-    for here, after in zip(filled, [*filled[1:], None], strict=True):
+    for here, after in zip_longest(filled, filled[1:]):
         size = sizes[here]
         whole = size // block * block
         most = min(size * percent // 100, sizes[after] // 2) // block if after is not None else 0
