@@ -1,6 +1,7 @@
 """Collators give a model exactly the tokens of the samples, and nothing to learn from anywhere else."""
 
 import pickle
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ def test_both_collators_hold_the_same_labelled_tokens(rows: list[tuple[list[int]
     bounds = flat["cu_seqlens"].tolist()
     assert len(bounds) == len(rows) + 1
     assert bounds[-1] == flat["input_ids"].shape[1] == flat["position_ids"].shape[1]
-    for row, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for row, (start, stop) in enumerate(pairwise(bounds)):
         mask = padded["labels"][row, 1:] != -100
         assert flat["labels"][0, start] == -100
         part = flat["labels"][0, start + 1 : stop]

@@ -70,6 +70,7 @@ def test_without_a_tokenizer_samples_are_texts(text_build: Path):
     assert curriculum[FILLER]["text"] == ""
 
 
+@pytest.mark.filterwarnings("ignore:the row groups of one batch do not fit the cache:RuntimeWarning")
 @given(st.lists(st.integers(min_value=-(2**31), max_value=2**31), min_size=1, max_size=40), st.data())
 def test_any_rows_in_any_order_repeated_or_blanked(
     tokens_build: Path, numbers: list[int], data: st.DataObject
@@ -92,7 +93,7 @@ _shared: dict[Path, tuple[Curriculum, list[np.ndarray]]] = {}
 
 def shared(out: Path) -> Curriculum:
     if out not in _shared:
-        _shared[out] = (Curriculum(out, cache_bytes=100_000), ids_of(read_all(out)))
+        _shared[out] = (Curriculum(out, cache_bytes=60_000), ids_of(read_all(out)))
     return _shared[out][0]
 
 
@@ -334,17 +335,26 @@ def test_a_file_of_another_build_is_refused(copied: Path):
         read_every_row(pickle.loads(pickle.dumps(curriculum)))
 
 
-def test_a_flipped_byte_in_a_page_names_file_and_row_group_before_the_batch_is_given_out(copied: Path):
-    path = a_file(copied)
+def flip_in_page(out: Path) -> tuple[str, list[int]]:
+    """Flip a byte in a page of token ids; return the file and the rows that cannot be read any more."""
+    path = a_file(out)
     chunk = pq.read_metadata(path).row_group(1).column(INPUT_IDS)
     assert chunk.path_in_schema == "input_ids.list.element"
     raw = bytearray(path.read_bytes())
     raw[chunk.data_page_offset + chunk.total_compressed_size - 3] ^= 1
     path.write_bytes(raw)
+    name = path.relative_to(out).as_posix()
+    place = next(place for place in row_groups(out) if (place.file, place.index) == (name, 1))
+    return name, list(range(place.first_row, place.first_row + place.rows))
+
+
+def test_a_flipped_byte_in_a_page_names_file_and_row_group_and_nothing_is_given_out(copied: Path):
+    name, rows = flip_in_page(copied)
     curriculum = Curriculum(copied)
-    name = path.relative_to(copied).as_posix()
-    with pytest.raises(CurriculumError, match=rf"damaged: {name}, row group 1: got .*(CRC|checksum)"):
-        read_every_row(curriculum)
+    for _ in range(2):  # it stays wrong, and is read anew each time
+        with pytest.raises(CurriculumError, match=rf"damaged: {name}, row group 1: got .*(CRC|checksum)"):
+            curriculum.__getitems__([0, rows[-1]])
+    assert len(rows_of(curriculum.__getitems__([rows[0] - 1, rows[-1] + 1]))) == 2
 
 
 def test_no_wrong_byte_anywhere_changes_what_is_given_out(copied: Path):
