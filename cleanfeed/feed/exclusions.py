@@ -122,8 +122,8 @@ class Exclusions:
         """Return the slots of which every sample is quarantined."""
         schedule = self.schedule
         dead = {slot for slot in schedule.short_slots if self._is_dead(slot)}
-        # The rest needs as many quarantined rows as the smallest full slot has: hardly ever.
-        if len(self.rows) >= schedule.slot_sizes[0]:
+        # A full one needs more quarantined rows than there usually are, even if it spans an edge of epochs.
+        if len(self.rows) * schedule.most_repeats >= schedule.slot_sizes[0]:
             everywhere = [schedule.places(self.rows, epoch)[0] for epoch in range(schedule.epochs)]
             slots, counts = np.unique(np.concatenate(everywhere), return_counts=True)
             for slot, count in zip(slots.tolist(), counts.tolist(), strict=True):

@@ -268,9 +268,8 @@ class CurriculumSampler(Sampler[list[int]]):
 
     def excluded_share(self) -> float:
         """Return the share of the run's samples that are left out by skip ranges and quarantine, 0 to 1."""
-        return self.exclusions.samples() / max(
-            1, self.epochs * self.curriculum.catalog.samples - self.dropped
-        )
+        trained = self.epochs * self.curriculum.catalog.samples - self.dropped
+        return self.exclusions.samples() / trained
 
     # Where training is.
 
@@ -426,12 +425,14 @@ class Batches(Iterator[list[int]]):
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Go on from a state; the sampler's committed cursor moves to its slot."""
-        self._sampler._move(state["slot"])
+        slot = state["slot"]
+        self._sampler._move(slot)
         self._generation = self._sampler._generation
-        self._slot, self._given = state["slot"], 0
+        self._slot, self._given = slot, 0
         self._waiting.clear()
-        for _ in range(state["micro_batch"]):
-            next(self)
+        if self._sampler.next_slot(slot) == slot:
+            for _ in range(state["micro_batch"]):
+                next(self)
 
     def _cut(self, slot: int) -> list[list[int]]:
         """Return the micro-batches of a slot, worked out together with those that follow."""

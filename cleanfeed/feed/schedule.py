@@ -75,6 +75,8 @@ class Schedule(ABC):
     """Slots that hold such pad rows."""
     slot_sizes: tuple[int, ...]
     """How many rows slots have, ascending."""
+    most_repeats: int
+    """How often a slot can hold the same row: as many epochs as it can span."""
 
     @abstractmethod
     def size(self, slot: int) -> int:
@@ -99,6 +101,10 @@ class Schedule(ABC):
     @abstractmethod
     def common_slots(self, epochs: int, drop_last: bool) -> int:
         """Return how many slots are the same at the start of a run with other ``epochs`` and ``drop_last``."""
+
+    def _span(self, size: int, samples: int) -> int:
+        """Return how many epochs of so many samples a slot of this size can span."""
+        return min(self.epochs, (size + samples - 2) // samples + 1)
 
     def rows(self, slot: int) -> Int64:
         """Return the rows of a slot in their global order, shape [rows of the slot]."""
@@ -128,6 +134,7 @@ class RowSchedule(Schedule):
         self.dropped, self.filled = max(0, rest), max(0, -rest)
         self.short_slots = (self.n_slots - 1,) if self.filled else ()
         self.slot_sizes = (global_batch,)
+        self.most_repeats = self._span(global_batch, catalog.samples)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what cannot be worked out again: an epoch in many segments would make it large."""

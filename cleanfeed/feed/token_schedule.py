@@ -54,6 +54,10 @@ class TokenSchedule(Schedule):
         self.filled = sum(max(0, -rest) for rest in rests)
         used = [place for place in range(len(rests)) if self._before(place, self.epochs)]
         self.slot_sizes = tuple(sorted({self.sizes_of_stages[place] for place in used}))
+        self.most_repeats = max(
+            (self._span(self.sizes_of_stages[place], catalog.stages[place].samples) for place in used),
+            default=1,
+        )
         self.short_slots = tuple(sorted(self._last_slot(place) for place in used if rests[place] < 0))
 
     def __getstate__(self) -> dict[str, Any]:
