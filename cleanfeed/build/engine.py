@@ -5,12 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 from cleanfeed.build.budget import Lost, OverrunError, Reporter
@@ -123,11 +125,27 @@ def _start_process(function: Callable[..., None], pipe: Connection) -> BaseProce
             target=function, args=(pipe,), daemon=True
         )
         # Should the server have died, this starts another one; should it be dying right now, it fails.
-        with children_deaf_to_ctrl_c(), suppress(OSError, EOFError):
+        with children_deaf_to_ctrl_c(), _without_main(), suppress(OSError, EOFError):
             process.start()
             return process
         time.sleep(PAUSE)
-    raise CleanfeedError(one_line("cannot start a worker process", "local engine", "no answer from its server"))
+    raise CleanfeedError(
+        one_line("cannot start a worker process", "local engine", "no answer from its server")
+    )
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Start processes that do not import the program they were started by.
+
+    They need nothing of it, and a script that calls a build at its top level would call it again in each of them.
+    """
+    program = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = program
 
 
 def _run_here(
