@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -28,8 +29,15 @@ RETRIES = 8
 OBJECT_STORE_BYTES = 128 * 2**20
 """Of a cluster that is started here: results are small, and all else lies in files."""
 
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-"""Ray tells nobody of its use, and leaves alone what accelerators a process sees."""
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_BACKEND_LOG_LEVEL": "error",
+}
+"""Ray tells nobody of its use, leaves alone what accelerators a process sees, and keeps to itself what is no error."""
+
+ANSWER_SECONDS = 20.0
+"""How long to wait for a cluster to answer; Ray itself would ask for a quarter of an hour."""
 
 _node_engine: LocalEngine | None = None
 
@@ -109,8 +117,9 @@ class RayEngine:
         return self._ray
 
     def _connect(self) -> None:
-        options: dict[str, Any] = {"address": os.environ.get("RAY_ADDRESS") or "local"}
-        if options["address"] == "local":
+        address = os.environ.get("RAY_ADDRESS") or "local"
+        options: dict[str, Any] = {"address": address}
+        if address == "local":
             # Nobody but this machine can speak to it, and only with the token that Ray keeps for this user.
             options |= {
                 "num_cpus": self.workers or os.cpu_count(),
@@ -120,10 +129,11 @@ class RayEngine:
             }
         quiet = {"configure_logging": False, "logging_level": logging.ERROR, "log_to_driver": False}
         try:
+            _answered(address)
             self._ray.init(**options, **quiet)
         except Exception as error:  # of Ray, gRPC or the operating system
             cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            todo = "Check RAY_ADDRESS." if options["address"] != "local" else "See the logs below /tmp/ray."
+            todo = "Check RAY_ADDRESS." if address != "local" else "See the logs below /tmp/ray."
             raise CleanfeedError(
                 one_line("cannot reach the Ray cluster", _where(), cause, todo=todo)
             ) from error
@@ -158,6 +168,13 @@ def _imported() -> Any:
         ) from error
     logging.getLogger("ray").setLevel(logging.ERROR)
     return ray
+
+
+def _answered(address: str) -> None:
+    """Raise where nothing answers at an address of the form HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "://" not in address:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
 
 
 def _where() -> str:
