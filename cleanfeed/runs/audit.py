@@ -134,6 +134,8 @@ class _Replay:
         self.exclusions.release(bytes.fromhex(one) for one in change.released)
         for first, last in change.skipped:
             self.exclusions.skip(first, last)
+        for first, last in change.unskipped:
+            self.exclusions.unskip(first, last)
 
     def rows(self, slot: int) -> Int64:
         """Return the rows of a slot, those that are blanked negative."""

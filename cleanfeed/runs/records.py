@@ -90,6 +90,7 @@ class ExclusionChange(msgspec.Struct, frozen=True):
     released: list[str] = []
     skipped: list[tuple[int, int]] = []
     """Ranges of slots, both ends inclusive."""
+    unskipped: list[tuple[int, int]] = []
 
 
 class Suspect(msgspec.Struct, frozen=True):

@@ -179,45 +179,58 @@ class CheckpointRing:
         assert found is not None
         return found.record.guard
 
-    def choose(self, before: int | None = None, margin: int = 0) -> tuple[int | None, list[str]]:
-        """Return the step of the checkpoint to go back to, and in sentences why it and not another.
-
-        Not a collective: rank 0 alone calls it.
-
-        Args:
-            before: Step of the onset; None takes the newest usable one.
-            margin: Steps by which it should lie before the onset. Where none lies so far back, the oldest usable one
-                before the onset is taken.
-        """
+    def newest(self) -> tuple[int | None, list[str]]:
+        """Return the step of the newest usable checkpoint, and why newer ones were passed over; for rank 0 alone."""
         why: list[str] = []
-        oldest: int | None = None
         starts = read_attempts(self.run)
         for step in reversed(self.run.checkpoint_steps()):
-            if before is not None and step >= before:
-                why.append(f"step {step} was saved at or after the onset")
-                continue
-            found = self._usable(step, starts, why)
-            if found is None:
-                continue
-            if before is None:
+            if self._usable(step, starts, why) is not None:
                 return step, why
-            if step <= before - margin:
-                age = (
-                    "safe: healthy steps had followed it"
-                    if found.safe
-                    else "complete and its digests are right"
-                )
-                return step, [
-                    f"step {step} is the newest at least {margin} steps before the onset, {age}",
-                    *why,
-                ]
-            oldest = step
-            why.append(f"step {step} lies less than {margin} steps before the onset")
-        if oldest is not None:
-            why.insert(
-                0, f"step {oldest} is the oldest usable one; none lies {margin} steps before the onset"
-            )
-        return oldest, why
+        return None, why
+
+    def before(self, onset: int, margin: int, depth: int = 1) -> tuple[int | None, int, list[str]]:
+        """Return the checkpoint to roll back to, how many there are to choose from, and in sentences why this one.
+
+        For rank 0 alone. Those that are safe and at least ``margin`` steps before the onset come first; where there are
+        none, those that are merely usable; where none lies so far back, the oldest usable one before the onset.
+
+        Args:
+            onset: First step of the incident.
+            margin: Steps by which a checkpoint must lie before it.
+            depth: Which one: 1 the newest, 2 the one before; the oldest where there are fewer.
+        """
+        why: list[str] = []
+        starts = read_attempts(self.run)
+        usable: list[Found] = []
+        for step in reversed(self.run.checkpoint_steps()):
+            if step >= onset:
+                why.append(f"step {step} was saved at or after the onset")
+            elif (found := self._usable(step, starts, why)) is not None:
+                usable.append(found)
+        far = [found for found in usable if found.step <= onset - margin]
+        why += [
+            f"step {one.step} lies less than {margin} steps before the onset"
+            for one in usable
+            if one not in far
+        ]
+        safe = [found for found in far if found.safe]
+        if not usable:
+            return None, 0, why
+        among = safe or far or usable[-1:]
+        chosen = among[min(depth, len(among)) - 1]
+        place = (
+            ("newest", "second newest", "third newest")[depth - 1]
+            if depth <= min(3, len(among))
+            else "oldest"
+        )
+        kind = (
+            f"safe one at least {margin} steps before the onset: healthy steps had followed it"
+            if safe
+            else f"usable one at least {margin} steps before the onset, though too few followed it to call it safe"
+            if far
+            else f"usable one before the onset; none lies {margin} steps before it"
+        )
+        return chosen.step, len(among), [f"step {chosen.step} is the {place} {kind}", *why]
 
     def _usable(self, step: int, starts: list[Attempt], why: list[str]) -> Found | None:
         try:

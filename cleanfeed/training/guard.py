@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -83,13 +84,14 @@ class TrainingGuard:
         """Optimizer steps done, those that were not accepted included."""
         self.attempt = 0
         self.lr = LearningRate(optimizer if optimizer is not None else _part(checkpoints, "optimizer"))
-        self.response = Response(self, quarantine)
         self._scaler = scaler if scaler is not None else _part(checkpoints, "scaler")
-        self._ring = CheckpointRing(self.run, checkpoints, self.agreement) if checkpoints else None
+        self.ring = CheckpointRing(self.run, checkpoints, self.agreement) if checkpoints else None
+        self.response = Response(self, quarantine)
         self._resume, self._fsync = resume, fsync
         self._ledger: LedgerWriter | None = None
         self._hold: startup.Hold | None = None
         self._verdict: Verdict | None = None
+        self._scaled = False
         self._last_saved = -1
         self._broken: LedgerError | None = None
         """Why rank 0 cannot go on; told to the other ranks at the next decision, so that none waits for it."""
@@ -108,10 +110,12 @@ class TrainingGuard:
             TrainingHalted: The policy stops training.
             SystemExit: With code 75, where the policy leaves a rollback to the next start.
         """
+        self.lr.attach()
         try:
             self._start()
             yield from self._loop(loader)
         finally:
+            self.lr.detach()
             self.close()
 
     def _loop(self, loader: Iterable[Any]) -> Iterator[Step]:
@@ -172,7 +176,7 @@ class TrainingGuard:
         if shares.failed:
             self.agreement.raise_first(problem, "loading a batch")
         batch_hash = self.sampler.batch_hash(slot) if self.agreement.rank == 0 else ""
-        return Step(self, self.step + 1, slot, batch_hash, taken, shares)
+        return Step(self, self.step + 1, slot, batch_hash, taken, ids, shares)
 
     def _check(self, slot: int, got: Any) -> None:
         rows = self.sampler.rank_rows(slot)
@@ -197,7 +201,7 @@ class TrainingGuard:
         self, step: Step, losses: list[float], grad_norm: float | None, extra: dict[str, float]
     ) -> bool:
         """Return whether the optimizer may step; called by `Step.accept`."""
-        scaled = self._scaler is not None and self._scaler.is_enabled()
+        scaled = self._scaled = self._scaler is not None and self._scaler.is_enabled()
         if scaled and "loss_scale" not in extra:
             extra["loss_scale"] = float(self._scaler.get_scale())
         numbers = combine(
@@ -211,7 +215,7 @@ class TrainingGuard:
         )
         if numbers.failed:
             self.agreement.raise_first(self._broken, "writing the ledger")
-        step.numbers, step.lr = numbers, self.lr.now()
+        step.numbers = numbers
         context = f"{self.sampler.stage_of(step.slot)}/{self.sampler.band_of(step.slot)}"
         self._verdict = self.watch.update(
             Metrics(
@@ -221,11 +225,13 @@ class TrainingGuard:
                 context=context,
                 worst_micro_loss=numbers.worst_micro_loss,
                 finite=numbers.finite,
-                lr=step.lr,
+                lr=self.lr.now,
                 extra=numbers.extra,
             )
         )
-        return self.response.allows(self._verdict) and not numbers.overflow
+        accepted = self._verdict.accept and not numbers.overflow
+        self.lr.expect(accepted)
+        return accepted
 
     def commit(self, step: Step) -> None:
         """Record a step and act on what was found; called by `Step.commit`."""
@@ -234,6 +240,9 @@ class TrainingGuard:
             raise TrainingError(
                 one_line("another guard of this process took over", str(self.run.root), todo="Use that one.")
             )
+        step.lr = self.lr.done()
+        if step.accepted and self._scaled and self.lr.known and not self.lr.stepped:
+            step.accepted = False  # the scaler found an overflow that the norm did not show
         line = self._line(step)
         if self._ledger is not None:
             try:
@@ -260,14 +269,14 @@ class TrainingGuard:
             batch_hash=step.batch_hash,
             samples=step.shares.samples,
             tokens=step.shares.tokens,
-            loss=numbers.loss,
+            loss=_finite(numbers.loss),
             worst_micro_loss=numbers.worst_micro_loss,
-            grad_norm=numbers.grad_norm,
+            grad_norm=_finite(numbers.grad_norm),
             lr=step.lr,
             time=time.time(),
             accepted=bool(step.accepted),
             finite=numbers.finite and not numbers.overflow,
-            metrics=dict(step.metrics),
+            metrics={name: _finite(value) for name, value in step.metrics.items()},
         )
 
     # ---- beginning, going back, ending ---------------------------------------------------------------------------
@@ -284,22 +293,22 @@ class TrainingGuard:
             self._hold = startup.Hold(self.run)
             startup.clean(self.run)
             digest = self.sampler.curriculum.catalog.digest
-            ring = None if goes_on else self._ring
+            ring = None if goes_on else self.ring
             return startup.find_beginning(self.run, ring, digest, resume=goes_on or self._resume)
 
         beginning = self.agreement.on_first(look)
         for message in beginning.messages if first else ():
             self.alerts.send("checkpoint", message, step=beginning.checkpoint_step)
         self.begin(beginning)
-        fresh = self._ring is not None and self.step == 0
+        fresh = self.ring is not None and self.step == 0
         if fresh and self.checkpoints is not None and self.checkpoints.at_start and self._last_saved < 0:
             self._save()
 
     def begin(self, beginning: Beginning) -> None:
         """Load the checkpoint an attempt begins with, if any, put exclusions in force, and begin the attempt."""
         if beginning.checkpoint_step is not None:
-            assert self._ring is not None
-            self.load_state_dict(self._ring.load(beginning.checkpoint_step), rollback=self.attempt > 0)
+            assert self.ring is not None
+            self.load_state_dict(self.ring.load(beginning.checkpoint_step), rollback=self.attempt > 0)
             self._last_saved = beginning.checkpoint_step
         self.attempt = beginning.attempt
         self.response.restore(beginning)
@@ -329,7 +338,7 @@ class TrainingGuard:
         if self.policy.rollback == "exit":
             self.close()
             raise SystemExit(startup.EXIT_RESUME)
-        ring = self._ring
+        ring = self.ring
         assert ring is not None
         digest = self.sampler.curriculum.catalog.digest
         self.begin(
@@ -338,36 +347,40 @@ class TrainingGuard:
 
     def _finish(self) -> None:
         self.response.finish()
-        if self._ring is not None and self.response.may_save and self.step > self._last_saved:
+        if self.ring is not None and self.response.may_save and self.step > self._last_saved:
             self._save()
         if self._ledger is not None:
             self._ledger.sync()
 
     def _save_if_due(self) -> None:
-        if self._ring is None or self.checkpoints is None:
+        if self.ring is None or self.checkpoints is None:
             return
         due = self.step // self.checkpoints.every > max(0, self._last_saved) // self.checkpoints.every
         if due and self.response.may_save:
             self._save()
 
     def _save(self) -> None:
-        assert self._ring is not None
+        assert self.ring is not None
         if self._broken is not None or self.agreement.world_size > 1:
             self.agreement.raise_first(self._broken, "writing the ledger")
         if self._ledger is not None:
             self._ledger.sync()  # no checkpoint is ever ahead of the ledger, also after a power cut
-        self._ring.save(self.step, self.attempt, self.state_dict())
+        self.ring.save(self.step, self.attempt, self.state_dict())
         self._last_saved = self.step
-        self._ring.tidy(self.step, self.attempt, self.response.healthy_since, self.policy.promote_after)
+        self.ring.tidy(self.step, self.attempt, self.response.healthy_since, self.policy.promote_after)
 
     def change_exclusions(self, change: ExclusionChange) -> None:
         """Leave samples and slots out from now on, or take them back; on file before it is in force."""
+        if not (change.quarantined or change.released or change.skipped or change.unskipped):
+            return
         if self._ledger is not None:
             self._ledger.change(change)
         self.sampler.quarantine(change.quarantined)
         self.sampler.release(change.released)
         for first, last in change.skipped:
             self.sampler.skip(first, last)
+        for first, last in change.unskipped:
+            self.sampler.unskip(first, last)
 
     # ---- state ---------------------------------------------------------------------------------------------------
 
@@ -401,6 +414,10 @@ class TrainingGuard:
         self.watch.load_state_dict(state["watch"])
         self.step = state["step"]
         self.response.healthy_since = state["healthy_since"]
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _part(checkpoints: Checkpoints | None, name: str) -> Any:

@@ -11,16 +11,16 @@ import json
 import logging
 import os
 import socket
-import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
 from cleanfeed.curriculum.durable import ASIDE_SUFFIX, write_bytes
 from cleanfeed.errors import BusyError, CheckpointError, MisuseError, TrainingError, one_line
+from cleanfeed.runs.incident_files import read_incidents
 from cleanfeed.runs.layout import RunDir
 from cleanfeed.runs.ledger import next_attempt, read_attempts
 from cleanfeed.training import checkpoint_files as files
@@ -40,6 +40,7 @@ class ResumePlan(msgspec.Struct, frozen=True):
     """Attempt that decided it; once a later one has begun, the plan is done."""
     onset_step: int
     margin: int
+    depth: int
     checkpoint_step: int
     decided_at: float
 
@@ -134,9 +135,6 @@ def read_plan(run: RunDir) -> ResumePlan | None:
                 todo="Restore it, or remove it to go on from the newest checkpoint.",
             )
         ) from error
-    if any(start.attempt > plan.attempt for start in read_attempts(run)):
-        run.resume_plan.unlink()  # killed after the rollback and before the plan was removed
-        return None
     return plan
 
 
@@ -174,7 +172,9 @@ def find_beginning(run: RunDir, ring: CheckpointRing | None, digest: str, *, res
             )
         )
     attempt = next_attempt(run)
-    plan = read_plan(run)
+    plan = read_plan(run) or _planned(run)
+    if plan is not None and any(start.attempt > plan.attempt for start in starts):
+        plan = None  # it was followed, and the process killed before the plan was removed
     if not resume:
         run.resume_plan.unlink(missing_ok=True)
         return Beginning(attempt, "start", None)
@@ -182,7 +182,7 @@ def find_beginning(run: RunDir, ring: CheckpointRing | None, digest: str, *, res
         return Beginning(attempt, "resume" if starts else "start", None)
     if plan is not None:
         return _rollback(ring, plan, attempt)
-    step, messages = ring.choose()
+    step, messages = ring.newest()
     for message in messages:
         log.warning("checkpoint passed over: %s", message)
     if step is None and run.checkpoint_steps():
@@ -199,7 +199,7 @@ def find_beginning(run: RunDir, ring: CheckpointRing | None, digest: str, *, res
 
 def _rollback(ring: CheckpointRing, plan: ResumePlan, attempt: int) -> Beginning:
     """Follow a plan; the checkpoint it names may have been damaged since, then it is chosen anew."""
-    step, why = ring.choose(before=plan.onset_step, margin=plan.margin)
+    step, _, why = ring.before(plan.onset_step, plan.margin, plan.depth)
     if step is None:
         raise CheckpointError(
             one_line(
@@ -212,6 +212,28 @@ def _rollback(ring: CheckpointRing, plan: ResumePlan, attempt: int) -> Beginning
     return Beginning(attempt, "rollback", step, plan.incident, why)
 
 
-def plan_now(incident: int, attempt: int, onset_step: int, margin: int, checkpoint_step: int) -> ResumePlan:
-    """Return the plan of a rollback decided now."""
-    return ResumePlan(incident, attempt, onset_step, margin, checkpoint_step, time.time())
+def _planned(run: RunDir) -> ResumePlan | None:
+    """Return the rollback the last incident asks for: a process may be killed before it leaves the plan of it.
+
+    An incident that stopped the training asks for the same, for whoever starts it again.
+    """
+    incidents = read_incidents(run, log.warning)
+    last = incidents[-1].actions[-1] if incidents and incidents[-1].actions else {}
+    return (
+        plan_of(incidents[-1].incident_id, last, incidents[-1].policy["margin"])
+        if "attempt" in last
+        else None
+    )
+
+
+def plan_of(incident: int, action: dict[str, Any], margin: int) -> ResumePlan:
+    """Return the plan that an action of an incident stands for."""
+    return ResumePlan(
+        incident=incident,
+        attempt=action["attempt"],
+        onset_step=action["onset_step"],
+        margin=margin,
+        depth=action["depth"],
+        checkpoint_step=action["checkpoint_step"],
+        decided_at=action["at"],
+    )

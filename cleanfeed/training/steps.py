@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from cleanfeed.errors import TrainingError, one_line
@@ -46,10 +48,17 @@ class Step:
     """
 
     def __init__(
-        self, guard: Decider, number: int, slot: int, batch_hash: str, batches: Sequence[Any], shares: Shares
+        self,
+        guard: Decider,
+        number: int,
+        slot: int,
+        batch_hash: str,
+        batches: Sequence[Any],
+        ids: Sequence[npt.NDArray[np.int64]],
+        shares: Shares,
     ) -> None:
         self.number, self.slot, self.batch_hash = number, slot, batch_hash
-        self.batches, self.shares = batches, shares
+        self.batches, self.ids, self.shares = batches, ids, shares
         self.accepted: bool | None = None
         self.committed = False
         self.told = Told()

@@ -1,0 +1,88 @@
+"""The incidents of a run and its quarantine go in; what is left out, and at which rate is trained, comes out.
+
+Both outlive every rollback and every process: they are read anew from the files whenever an attempt begins.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cleanfeed.errors import CleanfeedError
+from cleanfeed.quarantine.store import Quarantine
+from cleanfeed.runs.incident_files import read_incidents
+from cleanfeed.runs.layout import RunDir
+from cleanfeed.runs.ledger import read_attempts
+from cleanfeed.runs.records import Incident
+from cleanfeed.training.outcomes import BACK
+
+log = logging.getLogger("cleanfeed.training")
+
+
+@dataclass(slots=True)
+class InForce:
+    """What holds whatever checkpoint is loaded."""
+
+    incidents: list[Incident] = field(default_factory=list)
+    quarantined: list[str] = field(default_factory=list)
+    released: list[str] = field(default_factory=list)
+    skipped: list[tuple[int, int]] = field(default_factory=list)
+    lr_factor: float = 1.0
+    rolled_back_to: int | None = None
+    """Step the last rollback went back to."""
+
+
+def read_in_force(run: RunDir, store: Path) -> InForce:
+    """Return what is in force; for rank 0 alone.
+
+    Args:
+        run: The run directory.
+        store: The quarantine, which may know decisions by hand and those of other runs.
+    """
+    incidents = read_incidents(run, log.warning)
+    states = sample_states(incidents)
+    quarantine = Quarantine(store, on_note=log.warning)
+    try:
+        if quarantine.exists():
+            # Decisions by hand stand in the store, and where there are none it says the same as the incidents.
+            states.update({row["sample_hash"]: row["state"] for row in quarantine.rows("samples")})
+    except CleanfeedError as error:
+        log.warning("only the incidents of this run are in force: %s", error)
+    return InForce(
+        incidents=incidents,
+        quarantined=sorted(one for one, state in states.items() if state == "quarantined"),
+        released=sorted(one for one, state in states.items() if state == "released"),
+        skipped=[(skip.first_slot, skip.last_slot) for one in incidents for skip in one.skip_ranges],
+        lr_factor=lr_factor(incidents),
+        rolled_back_to=rolled_back_to(run),
+    )
+
+
+def sample_states(incidents: Sequence[Incident]) -> dict[str, str]:
+    """Return the state of each sample: what was decided last, and quarantined where two incidents say so at once."""
+    states: dict[str, tuple[float, str]] = {}
+    for incident in incidents:
+        for sample in incident.samples:
+            at, _ = states.get(sample.sample_hash, (-1.0, ""))
+            if sample.decided_at >= at:
+                states[sample.sample_hash] = (sample.decided_at, sample.state)
+    return {one: state for one, (_, state) in states.items()}
+
+
+def lr_factor(incidents: Sequence[Incident]) -> float:
+    """Return the factor on the scheduled learning rate: what the last answer that says one says."""
+    told = [
+        (float(action["at"]), float(action["lr_factor"]))
+        for incident in incidents
+        for action in incident.actions
+        if action.get("action") in BACK and "lr_factor" in action
+    ]
+    return max(told)[1] if told else 1.0
+
+
+def rolled_back_to(run: RunDir) -> int | None:
+    """Return the step the last rollback of a run went back to."""
+    steps = [start.after_step for start in read_attempts(run) if start.why == "rollback"]
+    return steps[-1] if steps else None
