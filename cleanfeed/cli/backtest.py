@@ -85,7 +85,7 @@ def _show(log: str, read: Log, result: Backtest, observations: bool) -> None:
     if read.left_out:
         console.print(f"{count(read.left_out)} lines without a step or a loss were left out")
     console.print(
-        f"{count(len(result.incidents))} incidents, {count(len(result.observations))} outliers that opened none"
+        f"incidents: {count(len(result.incidents))}; outliers that opened none: {count(len(result.observations))}"
     )
     _rules(result, observations)
 

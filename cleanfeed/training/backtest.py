@@ -115,8 +115,13 @@ def _note(result: Backtest, verdict: Verdict, step: int, stride: int) -> None:
     found.last_step = step if verdict.sick_in_row else found.last_step
     found.escalated = found.escalated or verdict.escalated
     found.level_shift = found.level_shift or bool(verdict.level_shift)
-    known = {(trip.rule, trip.signal) for trip in found.trips}
-    found.trips += [trip for trip in trips if (trip.rule, trip.signal) not in known]
+    known = {_kind(trip) for trip in found.trips}
+    found.trips += [trip for trip in trips if _kind(trip) not in known]
+
+
+def _kind(trip: Trip) -> tuple[str, str]:
+    """Return what makes a trip another one for the list: a conjunction is of both signals, whichever came last."""
+    return trip.rule, "" if trip.rule == "conjunction" else trip.signal
 
 
 def _in_steps(trip: Trip, step: int, stride: int) -> Trip:

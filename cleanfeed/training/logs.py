@@ -137,6 +137,8 @@ def _named(kind: str, rows: Iterable[Mapping[str, Any]], path: str, wanted: Mapp
             for ours, theirs in log.names.items()
             if (value := _value(line.get(theirs), text=ours in TEXT)) is not None
         }
+        if "step" in row:
+            row["step"] = int(row["step"])
         last = log.rows[-1] if log.rows else None
         if (
             last is not None
@@ -145,7 +147,6 @@ def _named(kind: str, rows: Iterable[Mapping[str, Any]], path: str, wanted: Mapp
         ):
             last.update(row)
         elif "step" in row:
-            row["step"] = int(row["step"])
             log.rows.append(row)
         else:
             log.left_out += 1

@@ -143,8 +143,7 @@ def culprits(losses: Sequence[float], usual: Sequence[float] = (), limit: float 
     says that a sick state looks the same.
 
     Args:
-        losses: Mean loss of each sample in nats; NaN where a sample has none to give is not allowed for pad rows:
-            leave them out.
+        losses: Mean loss of each sample in nats; pad rows, which have none, are left out by the caller.
         usual: Losses of samples of healthy batches of the same context.
         limit: Scales from which a sample stands out.
     """

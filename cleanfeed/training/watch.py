@@ -143,6 +143,7 @@ class Watch:
         policy, step = self.policy, metrics.step
         if self._open is None and (promise := self._band(metrics, self._walked_back(step))):
             self._promises.append(promise)
+            self._controls.clear()  # a control is of ordinary steps alone
         event = self._event(step)
         event.last = step
         trips: list[Trip] = []
@@ -202,7 +203,8 @@ class Watch:
             if z is not None:
                 self._tried += 1
                 self._drift.add(step, z)
-        if self._open is None and self.seen % CONTROL == 0 and (control := self._band(metrics, step)):
+        calm = self._open is None and not self._promises
+        if calm and self.seen % CONTROL == 0 and (control := self._band(metrics, step)):
             self._controls.append(control)
         while self._promises and self._promises[0].due <= step:
             promise = self._promises.popleft()
@@ -263,7 +265,7 @@ class Watch:
         event = self._event(metrics.step)
         event.last = metrics.step
         event.onset = min(event.onset, *(trip.onset_step for trip in trips), metrics.step)
-        self._controls.clear()  # a control must be of healthy steps alone
+        self._controls.clear()
         skipped_all = self.policy.allows("skip_step") and not event.harmed
         late = any(trip.rule in HINDSIGHT for trip in trips) and not (skipped_all and event.incident)
         event.harmed = event.harmed or late
