@@ -150,9 +150,8 @@ def in_memory(sources: Sources, on_note: Note) -> duckdb.DuckDBPyConnection:
 @contextmanager
 def made_anew(path: Path) -> Iterator[Path]:
     """Give a path for a new store; on leaving, put it in the place of ``path``, which must be closed and locked."""
+    discard_leftovers(path)
     aside = path.with_name(ASIDE.format(path.name))
-    for leftover in (aside, wal(aside)):
-        leftover.unlink(missing_ok=True)
     try:
         yield aside
         sync([aside])
@@ -161,10 +160,16 @@ def made_anew(path: Path) -> Iterator[Path]:
             set_aside(path)
         aside.replace(path)
     except BaseException:
-        for leftover in (aside, wal(aside)):
-            leftover.unlink(missing_ok=True)
+        discard_leftovers(path)
         raise
     sync([path])
+
+
+def discard_leftovers(path: Path) -> None:
+    """Remove what a kill left of a store that was being made; the caller is the only writer."""
+    aside = path.with_name(ASIDE.format(path.name))
+    for leftover in (aside, wal(aside)):
+        leftover.unlink(missing_ok=True)
 
 
 def build(path: Path, sources: Sources, on_note: Note) -> tuple[int, int]:

@@ -27,6 +27,7 @@ from cleanfeed.quarantine.rebuild import (
     Sources,
     build,
     contents,
+    discard_leftovers,
     fill,
     in_memory,
     is_current,
@@ -299,6 +300,7 @@ class Quarantine:
         with only_writer(beside, self.patience):
             append_decisions(self.path, new)
             self._know_runs(runs)
+            discard_leftovers(self.path)
             try:
                 self._catch_up(runs)
             except DamagedStoreError as error:
@@ -325,9 +327,9 @@ class Quarantine:
                 connection.execute("CHECKPOINT")
             except duckdb.Error as error:
                 said = first_line(error)
-                if "orrupt" in said or isinstance(
-                    error, duckdb.FatalException | duckdb.SerializationException
-                ):
+                # A fatal error may as well be a full disk: the next to open the store sees what is left.
+                broken = isinstance(error, duckdb.SerializationException | duckdb.InternalException)
+                if broken or "orrupt" in said or "checksum" in said:
                     raise DamagedStoreError(one_line("the store is damaged", str(self.path), said)) from error
                 raise CleanfeedError(one_line("cannot write the store", str(self.path), said)) from error
 
