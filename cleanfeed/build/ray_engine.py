@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
+import platform
 import socket
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -19,7 +22,6 @@ from cleanfeed.build.budget import Lost
 from cleanfeed.build.engine import Call, LocalEngine, Report
 from cleanfeed.curriculum.durable import among_others
 from cleanfeed.errors import CleanfeedError, MisuseError, one_line
-from cleanfeed.signals.kernel import fingerprint
 
 Result = TypeVar("Result")
 
@@ -32,9 +34,8 @@ OBJECT_STORE_BYTES = 128 * 2**20
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_BACKEND_LOG_LEVEL": "error",
 }
-"""Ray tells nobody of its use, leaves alone what accelerators a process sees, and keeps to itself what is no error."""
+"""Ray tells nobody of its use, and leaves alone what accelerators a process sees."""
 
 ANSWER_SECONDS = 20.0
 """How long to wait for a cluster to answer; Ray itself would ask for a quarter of an hour."""
@@ -68,7 +69,7 @@ class RayEngine:
             while True:
                 most = 1 if alone else self._most()
                 while len(running) < most and (call := next(left, None)) is not None:
-                    running[self._task.remote(function, call[1], _version())] = call[0]
+                    running[self._task.remote(pickle.dumps((function, call[1], _version())))] = call[0]
                 if not running:
                     return
                 ready, _ = ray.wait(list(running))
@@ -105,7 +106,7 @@ class RayEngine:
         report(amount)
         if isinstance(found, Exception):
             raise found
-        return found
+        return found if isinstance(found, Lost) else pickle.loads(found)
 
     def _connected(self) -> Any:
         if self._ray is None:
@@ -185,29 +186,35 @@ def _where() -> str:
 @lru_cache(maxsize=1)
 def _version() -> tuple[str, int]:
     """Return what must be the same on all machines for the result to be the same."""
+    from cleanfeed.signals.kernel import fingerprint
+
     return __version__, fingerprint()
 
 
-def _made(
-    function: Callable[..., Any], arguments: tuple[Any, ...], version: tuple[str, int]
-) -> tuple[int, Any]:
-    """Make one call, in a process beside this worker of the cluster; return the work done, and what came of it."""
+def _made(call: bytes) -> tuple[int, Any]:
+    """Make one call, in a process beside this worker of the cluster; return the work done, and what came of it.
+
+    Neither call nor result is looked into here, so that this process loads nothing that they are made of.
+    """
     global _node_engine  # a worker of the cluster keeps its process from call to call
-    if version != _version():
-        got, expected = (f"cleanfeed {one} ({signals})" for one, signals in (_version(), version))
-        todo = "Install the same version on every machine."
-        return 0, CleanfeedError(
-            one_line("a machine runs another cleanfeed", os.uname().nodename, got, expected, todo)
-        )
-    _node_engine = _node_engine or LocalEngine(1)
+    if _node_engine is None:
+        # A process that is started from here would first load what this one was started with: Ray.
+        vars(sys.modules["__main__"]).pop("__file__", None)
+        _node_engine = LocalEngine(1)
     amounts: list[int] = []
     try:
-        ((_, found),) = _node_engine.run(_among_others, [(0, (function, *arguments))], amounts.append)
+        ((_, found),) = _node_engine.run(_call, [(0, (call,))], amounts.append)
     except Exception as error:  # noqa: BLE001 - whatever it is, the process that asked for it must know
-        found = error
+        return sum(amounts), error
     return sum(amounts), found
 
 
-def _among_others(function: Callable[..., Result], *arguments: Any) -> Result:
+def _call(call: bytes, report: Report) -> bytes:
     among_others()
-    return function(*arguments)
+    function, arguments, version = pickle.loads(call)
+    if version != _version():
+        got, expected = (f"cleanfeed {one} ({signals})" for one, signals in (_version(), version))
+        todo = "Install the same version on every machine."
+        where = platform.node()
+        raise CleanfeedError(one_line("a machine runs another cleanfeed", where, got, expected, todo))
+    return pickle.dumps(function(*arguments, report))
