@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import xxhash
 
@@ -44,9 +45,20 @@ def catalog_of_sizes(*sizes: Size, file_groups: int = 2, longest: Sequence[int] 
     return Catalog("nowhere", "0" * 32, "1" * 32, 0, tuple(stages))
 
 
-def sample_hash(row: int) -> bytes:
-    """Return the hash that a written build gives a row."""
-    return xxhash.xxh3_128_digest(f"sample {row}".encode())
+def token_ids(row: int) -> list[int]:
+    """Return the tokens that a written build gives a row, few enough for every band."""
+    return [row + 1] * (1 + row % LONGEST[0])
+
+
+def text_of(row: int) -> str:
+    """Return the text that a written build gives a row."""
+    return f"{row:08}"
+
+
+def sample_hash(row: int, *, tokens: bool = True) -> bytes:
+    """Return the hash of a row of a written build."""
+    content = np.array(token_ids(row), dtype="<i4").tobytes() if tokens else text_of(row).encode()
+    return xxhash.xxh3_128_digest(content)
 
 
 def write_build(
@@ -56,18 +68,18 @@ def write_build(
     tokens: bool = True,
     twins: Sequence[tuple[int, int]] = (),
 ) -> Path:
-    """Write a finished build whose sample ``row`` has 1 + row mod its longest tokens, all equal to row + 1.
+    """Write a finished build.
 
     Args:
         folder: Where to.
         sizes: Stages.
         file_groups: Row groups in a file.
         tokens: Whether there is a tokenizer; else samples are text.
-        twins: Pairs of rows: the second has the hash of the first.
+        twins: Pairs of rows: the second is the same sample as the first.
     """
     catalog = catalog_of_sizes(*sizes, file_groups=file_groups)
     schema = curriculum_schema(tokens=tokens, text=not tokens, keep_fields=())
-    hash_row = {second: first for first, second in twins}
+    same_as = {second: first for first, second in twins}
     files: list[dict[str, Any]] = []
     for stage in catalog.stages:
         for number in range(stage.files):
@@ -77,7 +89,7 @@ def write_build(
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             with PartWriter(folder / name, schema, row_group_rows=stage.group_rows) as writer:
                 if rows:
-                    writer.write(_table(rows, stage, schema, hash_row))
+                    writer.write(_table(rows, stage, schema, same_as))
             size = (folder / name).stat().st_size
             files.append(
                 {"path": name, "rows": len(rows), "bytes": size, "digest": file_digest(folder / name)}
@@ -116,20 +128,22 @@ def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
-def _table(rows: range, stage: StageEntry, schema: pa.Schema, hash_row: dict[int, int]) -> pa.Table:
-    lengths = [1 + row % stage.max_length for row in rows]
+def _table(rows: range, stage: StageEntry, schema: pa.Schema, same_as: dict[int, int]) -> pa.Table:
+    content = [same_as.get(row, row) for row in rows]
+    ids = [token_ids(row) for row in content]
+    tokens = "input_ids" in schema.names
     values: dict[str, Any] = {
-        "sample_hash": [sample_hash(hash_row.get(row, row)) for row in rows],
+        "sample_hash": [sample_hash(row, tokens=tokens) for row in content],
         "doc_id": [f"doc{row}" for row in rows],
         "part": [0] * len(rows),
         "source": ["a.jsonl"] * len(rows),
         "source_row": list(rows),
         "stage": [stage.index] * len(rows),
-        "n_tokens": lengths,
-        "n_chars": lengths,
+        "n_tokens": [len(one) for one in ids],
+        "n_chars": [len(text_of(row)) for row in content],
         "quality": [0.5] * len(rows),
         "flags": [[]] * len(rows),
-        "input_ids": [[row + 1] * length for row, length in zip(rows, lengths, strict=True)],
-        "text": ["x" * length for length in lengths],
+        "input_ids": ids,
+        "text": [text_of(row) for row in content],
     }
     return pa.table([pa.array(values[field.name], field.type) for field in schema], schema=schema)

@@ -64,9 +64,9 @@ def slots(sampler: CurriculumSampler, count: int | None = None, commit: bool = T
 def test_golden_vector_of_state_and_batch_hashes(make: Make) -> None:
     sampler = make(global_batch=8, lanes=4)
     assert [sampler.batch_hash(slot) for slot in (0, 3, 9)] == [
-        "4b62e33f4436861b753875b484695b9e",
-        "23b131e23a2387c674da7a0d55aedf4d",
-        "ff51ed7cdfc6c3d7352f129fa0fb9786",
+        "7adb57a95b251aec59d61636b719f75b",
+        "51206674867d4c1c5c1365dd82a90401",
+        "6400093ef0ed8401c8e8abbb7985b97d",
     ]
     slots(sampler, 2)
     sampler.skip(4, 5)
@@ -310,8 +310,8 @@ def test_exclusions_leave_every_other_slot_as_it_was(make: Make, data: st.DataOb
     for first, more in skipped:
         sampler.skip(first, min(first + more, sampler.n_slots - 1))
     sampler.quarantine([sample_hash(row) for row in rows])
-    blank = rows | ({2, 60} if rows & {2, 60} else set())
-    blank = {row for row in blank if row != 60 or 2 in rows}
+    # Row 60 has the hash of row 2, so its own name is unknown and it goes with the other.
+    blank = rows - {60} | ({60} if 2 in rows else set())
     left_out = {slot for first, more in skipped for slot in range(first, first + more + 1)}
     for slot in range(done, len(plain)):
         if slot not in left_out and not set(plain[slot]) <= blank:
