@@ -142,6 +142,7 @@ import calls
 corpus, tokenizer, outs, sets = json.loads(sys.argv[1])
 tasks.TASK_BYTES = tasks.TOKENISED_TASK_BYTES = 4096
 node = {"num_cpus": 1, "node_ip_address": "127.0.0.1", "object_store_memory": 80 * 2**20}
+node |= {"include_log_monitor": False, "no_monitor": True}
 cluster = Cluster(initialize_head=True, connect=False, head_node_args={**node, "include_dashboard": False})
 cluster.add_node(**node)
 cluster.wait_for_nodes()

@@ -381,11 +381,10 @@ def test_a_kept_field_cannot_have_the_name_of_a_column(tmp_path: Path, run: Buil
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("out", ["memory://x", "a.jsonl/x"])
-def test_an_out_that_can_be_no_folder_is_misuse(tmp_path: Path, run: Build, out: str):
+def test_an_out_that_can_be_no_folder_is_misuse(tmp_path: Path, run: Build):
     source = write_jsonl(tmp_path / "a.jsonl", RECORDS)
     with pytest.raises(MisuseError, match="--out is no"):
-        run(source, out=out if "://" in out else tmp_path / out)
+        run(source, out=tmp_path / "a.jsonl" / "x")
     assert sorted(tree(tmp_path)) == ["a.jsonl"]
 
 
