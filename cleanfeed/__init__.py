@@ -48,7 +48,7 @@ def __getattr__(name: str) -> Any:
     try:
         value = getattr(import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
-        if error.name != "torch":
+        if (error.name or "").partition(".")[0] != "torch":
             raise
         raise ImportError(f"cleanfeed.{name} needs torch. Run pip install 'cleanfeed[train]'.") from error
     globals()[name] = value
