@@ -370,7 +370,12 @@ class Response:
     def finish(self) -> None:
         """Act on the end of the data."""
         if self._verdict is not None:
-            self._settle(self._guard.sampler.n_slots, self._verdict, ended=True)
+            verdict = self._verdict
+            if not verdict.sick_in_row:
+                # The watch waits some steps before it closes an incident; there are none to come.
+                verdict = dataclasses.replace(verdict, state="healthy", closed=True)
+            self._settle(self._guard.sampler.n_slots, verdict, ended=True)
+            self._verdict = verdict
         if self._unrecorded and self.incidents and self._guard.agreement.rank == 0:
             self._record(self.incidents[-1])
 

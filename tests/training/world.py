@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,29 @@ def make_curriculum(folder: Path, documents: int = 320, poisoned: Sequence[int] 
     return folder / "out"
 
 
+class Poisoned(PadCollator):
+    """Delivers some rows with words that healthy text never uses, in no order: bad data, wherever the rows come.
+
+    Args:
+        rows: Row numbers.
+    """
+
+    def __init__(self, rows: Collection[int]) -> None:
+        super().__init__(pad_id=0)
+        self.rows = frozenset(rows)
+
+    def __call__(self, batch: Any) -> dict[str, Any]:
+        found = super().__call__(batch)
+        for at, row in enumerate(found["sample_ids"].tolist()):
+            if row in self.rows:
+                length = int(found["attention_mask"][at].sum())
+                dice = np.random.default_rng(row)
+                words = torch.from_numpy(dice.integers(1 + HEALTHY, VOCABULARY, size=length))
+                found["input_ids"][at, :length] = words
+                found["labels"][at, :length] = words
+        return found
+
+
 class Tiny(torch.nn.Module):
     """Next-word model of two layers."""
 
@@ -155,6 +178,7 @@ def train(
     lr: float = 0.05,
     checkpoints: bool = True,
     per_sample: bool = False,
+    poisoned: Collection[int] = (),
     workers: int = 0,
     loader: dict[str, Any] | None = None,
     before_step: Callable[[Seen, Any], None] | None = None,
@@ -167,7 +191,7 @@ def train(
     data = Curriculum(curriculum)
     sampler = CurriculumSampler(data, global_batch=batch, micro_batch=micro, epochs=epochs, lanes=lanes)
     more = {"num_workers": workers, **(loader or {})}
-    batches = DataLoader(data, batch_sampler=sampler, collate_fn=PadCollator(pad_id=0), **more)
+    batches = DataLoader(data, batch_sampler=sampler, collate_fn=Poisoned(poisoned), **more)
     model = Tiny()
     inner: torch.nn.Module = model
     if sampler.world_size > 1:
