@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from cleanfeed.feed.collators import PadCollator as PadCollator
     from cleanfeed.feed.dataset import Curriculum as Curriculum
     from cleanfeed.feed.sampler import CurriculumSampler as CurriculumSampler
+    from cleanfeed.quarantine.store import Quarantine as Quarantine
     from cleanfeed.training.checkpoints import Checkpoints as Checkpoints
     from cleanfeed.training.guard import TrainingGuard as TrainingGuard
     from cleanfeed.training.policy import Policy as Policy
@@ -23,6 +24,7 @@ _HOMES = {
     "FlattenCollator": "cleanfeed.feed.collators",
     "PadCollator": "cleanfeed.feed.collators",
     "Policy": "cleanfeed.training.policy",
+    "Quarantine": "cleanfeed.quarantine.store",
     "TrainingGuard": "cleanfeed.training.guard",
     "TrainingHalted": "cleanfeed.errors",
 }
@@ -35,6 +37,7 @@ __all__ = [
     "FlattenCollator",
     "PadCollator",
     "Policy",
+    "Quarantine",
     "TrainingGuard",
     "TrainingHalted",
     "__version__",
