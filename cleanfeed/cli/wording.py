@@ -108,6 +108,8 @@ def other_numbers(fired: Fired) -> str:
             parts.append(f"{words(name)} {value}")
         elif isinstance(value, int | float):
             parts.append(f"{words(name)} {measure(value)}")
+        elif isinstance(value, list) and all(isinstance(one, int) for one in value):
+            parts.append(f"{words(name)} {', '.join(map(str, value))}")
     return ", ".join(parts)
 
 

@@ -5,7 +5,7 @@ Rows are replaced by deleting and inserting them in one transaction. Times are U
 
 ``decisions`` holds what every incident and every person said of a sample; ``samples`` holds what follows from it, one
 row a sample (:func:`settle`): what a person decided last stands, until an incident after it quarantines the sample
-again; without a person, a sample is quarantined as long as one incident says so.
+again; without a person, what each run's incidents said last counts, and one run that quarantines is enough.
 """
 
 from __future__ import annotations
@@ -215,15 +215,18 @@ WITH opinions AS (
         max({'known': source IS NOT NULL, 'doc_id': doc_id, 'source': source, 'row': source_row}) OVER same AS place
     FROM decisions SEMI JOIN touched USING (sample_hash)
     WINDOW same AS (PARTITION BY sample_hash)
+), latest AS (
+    SELECT *, row_number() OVER (
+        PARTITION BY sample_hash, run ORDER BY decided_at DESC, incident_id DESC
+    ) AS turn
+    FROM opinions
+    WHERE by_hand AND decided_at = hand_at OR NOT by_hand AND decided_at > coalesce(hand_at, '-infinity'::TIMESTAMP)
 ), ranked AS (
     SELECT *, row_number() OVER (
         PARTITION BY sample_hash
-        ORDER BY
-            CASE WHEN by_hand THEN 1 WHEN state = 'quarantined' THEN 0 ELSE 2 END,
-            decided_at DESC, run DESC, incident_id DESC
+        ORDER BY CASE WHEN by_hand THEN 1 WHEN state = 'quarantined' THEN 0 ELSE 2 END, decided_at DESC, run DESC
     ) AS rank
-    FROM opinions
-    WHERE by_hand AND decided_at = hand_at OR NOT by_hand AND decided_at > coalesce(hand_at, '-infinity'::TIMESTAMP)
+    FROM latest WHERE turn = 1
 )
 SELECT sample_hash, coalesce(doc_id, place.doc_id), coalesce(source, place.source), coalesce(source_row, place.row),
     state, incident_id, reason, decided_by, decided_at, run

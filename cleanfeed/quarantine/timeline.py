@@ -52,16 +52,17 @@ def timeline_of(incident: Incident, attempts: Sequence[Attempt]) -> list[Moment]
     The guard's own events are told where there are any, else the actions it took.
     """
     times = {line.step: line.time for line in incident.metrics if line.attempt == incident.attempt}
-    moments = []
-    if all(event.step != incident.onset_step for event in incident.events):
-        onset = "onset: the leading signal left its band"
-        moments.append(Moment(times.get(incident.onset_step), incident.onset_step, onset))
-    if incident.events:
-        moments += [Moment(event.at, event.step, event.what) for event in incident.events]
-    else:
-        moments.append(
-            Moment(incident.opened_at, incident.trip_step, f"{incident.rule} fired, the incident was opened")
-        )
+    opened = int(_number(incident.detail.get("step")) or incident.trip_step)
+    moments = [
+        Moment(
+            times.get(incident.onset_step), incident.onset_step, "onset: the leading signal left its band"
+        ),
+        Moment(
+            incident.opened_at, opened, f"{incident.rule.replace('_', ' ')} fired: the incident was opened"
+        ),
+    ]
+    moments += [Moment(event.at, event.step, event.what.replace("_", " ", 1)) for event in incident.events]
+    if not incident.events:
         moments += [_action(action, incident.trip_step) for action in incident.actions]
     moments += [
         Moment(
@@ -77,10 +78,11 @@ def timeline_of(incident: Incident, attempts: Sequence[Attempt]) -> list[Moment]
         for start in attempts
         if start.incident == incident.incident_id
     ]
-    if incident.closed_at is not None:
+    told = any(event.what.startswith(incident.outcome) for event in incident.events)
+    if incident.closed_at is not None and not told:
         why = f": {incident.outcome_why}" if incident.outcome_why else ""
         outcome = incident.outcome.replace("_", " ")
-        moments.append(Moment(incident.closed_at, incident.trip_step, f"closed, {outcome}{why}"))
+        moments.append(Moment(incident.closed_at, incident.trip_step, f"{outcome}{why}"))
     return sorted(moments, key=lambda moment: moment.at if moment.at is not None else incident.opened_at)
 
 

@@ -271,9 +271,8 @@ class Simulation:
             outcome="helped",
             outcome_why="200 steps after the rollback stayed in their band",
             events=[
-                Event(lines[onset - 1].time, onset, "grad norm left its band: observing"),
-                Event(now, trip, "robust_z fired: incident opened"),
-                Event(now + 5, trip, f"rolling back to the checkpoint of step {back}"),
+                Event(now + 5, trip, "rollback: the loss was not finite"),
+                Event(now + 800, trip + 200, "helped: 200 steps after the rollback stayed in their band"),
             ],
         )
 

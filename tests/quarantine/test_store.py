@@ -154,12 +154,14 @@ def test_a_later_incident_quarantines_what_a_person_released(tmp_path: Path) -> 
     assert states(store) == {A: "quarantined"}
 
 
-def test_one_incident_that_quarantines_outweighs_others_that_release(tmp_path: Path) -> None:
-    store = record(
-        tmp_path, incident(1, [sample(A, at=100.0)]), incident(2, [sample(A, "released", at=200.0)])
-    )
+def test_what_a_run_says_last_counts_and_one_run_that_quarantines_is_enough(tmp_path: Path) -> None:
+    shared = tmp_path / "shared.duckdb"
+    record(tmp_path / "a", incident(1, [sample(A, at=100.0)]), store=shared)
+    store = record(tmp_path / "a", incident(2, [sample(A, "released", at=200.0)]), store=shared)
+    assert states(store) == {A: "released"}
+    record(tmp_path / "b", incident(1, [sample(A, at=50.0)]), store=shared)
     assert states(store) == {A: "quarantined"}
-    record(tmp_path, incident(1, [sample(A, "released", at=300.0)]))
+    record(tmp_path / "b", incident(1, [sample(A, "released", at=60.0)]), store=shared)
     assert states(store) == {A: "released"}
 
 
@@ -343,6 +345,10 @@ def test_a_torn_line_of_decisions_costs_nothing_else(tmp_path: Path) -> None:
     assert {line.split(", ", 1)[1] for line in notes} == {"line 2 is passed over: Input data was truncated"}
 
 
+RUNS = (None, "a", "a", "b")
+"""The run of each incident; the first stands for decisions by hand."""
+
+
 @cache
 def empty_store() -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect()
@@ -353,13 +359,13 @@ def empty_store() -> duckdb.DuckDBPyConnection:
 @given(
     st.lists(
         st.tuples(
-            st.integers(0, 2), st.sampled_from(["suspected", "quarantined", "released"]), st.integers(1, 6)
+            st.integers(0, 3), st.sampled_from(["suspected", "quarantined", "released"]), st.integers(1, 6)
         ),
         max_size=8,
     )
 )
 def test_a_sample_is_quarantined_exactly_when_it_should_be(opinions: list[tuple[int, Any, int]]) -> None:
-    """Compare with the rule in words: the last decision by hand (0) unless a later incident quarantines."""
+    """Compare with the rule in words: the last decision by hand, unless a run's last word after it quarantines."""
     connection = empty_store()
     connection.execute("DELETE FROM decisions; DELETE FROM samples")
     last = {(who, at): state for who, state, at in opinions}
@@ -368,7 +374,7 @@ def test_a_sample_is_quarantined_exactly_when_it_should_be(opinions: list[tuple[
             "sample_hash": A,
             "state": state,
             "incident_id": who or None,
-            "run": "." if who else None,
+            "run": RUNS[who],
             "decided_at": schema.moment(float(at)),
         }
         for (who, at), state in last.items()
@@ -380,10 +386,11 @@ def test_a_sample_is_quarantined_exactly_when_it_should_be(opinions: list[tuple[
     by_hand = sorted((at, state) for (who, at), state in last.items() if who == 0 and state != "suspected")
     hand_at, hand = by_hand[-1] if by_hand else (0, None)
     later = sorted((at, who, state) for (who, at), state in last.items() if who and at > hand_at)
-    if any(state == "quarantined" for *_, state in later):
+    words = {RUNS[who]: (at, RUNS[who], state) for at, who, state in later}
+    if any(state == "quarantined" for *_, state in words.values()):
         expected = "quarantined"
     else:
-        expected = hand or (later[-1][2] if later else None)
+        expected = hand or (max(words.values())[2] if words else None)
     assert found == ([] if expected is None else [(expected,)])
 
 
