@@ -175,21 +175,25 @@ def _again(
     """Return the answer to a spike near the place of an earlier incident."""
     number = before.incident_id
     times = sum(1 for incident in history if _near(policy, situation, incident))
-    if not (before.skip_ranges or _excluded(before)):
+    excluded = bool(before.skip_ranges or _excluded(before))
+    if not excluded and _last_action(before) == "rollback":
         # The control with the suspects: the same batches on restored weights.
         width = situation.last_slot - situation.first_slot + 1
         ahead = max(policy.skip_batches, min(width * (2**times), MOST_AHEAD))
         why = f"the place of incident {number} is sick again on restored weights: the data are to blame"
         ruling = Ruling(number, "did_not_help", "the rollback alone did not help; the data are to blame")
         return Judgement("rollback", why, True, 1, _factor(policy, lowered), ahead, rulings=(ruling,))
-    why = (
-        f"the spike of incident {number} came back without its suspects: they were innocent; state, not data"
-    )
-    ruling = Ruling(number, "did_not_help", "the spike came back without the blamed batches", release=True)
-    if not policy.lr_factors[lowered:] and lowered >= 2:
+    if excluded:
+        why = f"the spike of incident {number} came back without its suspects: they were innocent; state, not data"
+        ruling = Ruling(
+            number, "did_not_help", "the spike came back without the blamed batches", release=True
+        )
+    else:
+        why = f"the spike of incident {number} came back at a lower learning rate"
+        ruling = Ruling(number, "did_not_help", "the spike came back at the lower learning rate")
+    if lowered >= len(policy.lr_factors):
         return Judgement("halt", why, outcome="halted", rulings=(ruling,))
-    lower = _lower(_next_factor(policy, lowered), 2**times, why)
-    return replace(lower, rulings=(ruling,))
+    return replace(_lower(_next_factor(policy, lowered), 2**times, why), rulings=(ruling,))
 
 
 def _lower(factor: float, depth: int, why: str) -> Judgement:

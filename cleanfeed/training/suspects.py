@@ -19,9 +19,12 @@ from cleanfeed.training.running import deviation_of, median_of
 CAP = 1000.0
 """Evidence counts up to here; a number that is not finite counts as much."""
 AFTER_ONSET = 0.5
-"""How far the evidence of loss and norm counts for a batch after the first outlying one: the state is sick by then."""
-CULPRIT_Z = 6.0
-"""Scales above its batch, and above the samples before, from which a sample stands out."""
+"""Once the optimizer took an outlying step, later batches score at most so much of what that step does: the state is
+sick by then."""
+CULPRIT_Z = 5.0
+"""Scales above the samples before from which a sample stands out."""
+OWN_Z = 3.5
+"""Scales above the rest of its batch it must lie as well."""
 FLOOR = 0.05
 """Least scale of per-sample losses, as a share of their median."""
 UNIFORM = 4.0
@@ -47,7 +50,7 @@ class Culprits:
     rows: tuple[int, ...] = ()
     """Their indices in the batch, the worst first."""
     z: Mapping[int, float] = field(default_factory=dict)
-    """How far each row lies above what is usual, in scales: the smaller of both comparisons."""
+    """How far each row lies above what is usual, in scales."""
     uniform: bool = False
     """The median sample is far off as well: the state, or every sample, is to blame."""
 
@@ -97,14 +100,15 @@ def rank(
     alike = [line for line in before if line.stage == chosen[-1].stage]
     levels = _Levels(alike if len(alike) >= 8 else before, policy)
     found: list[Suspect] = []
-    broken = False
+    broken: float | None = None
     for line in chosen:
         evidence = levels.evidence(line, None if static is None else static.get(line.slot))
         strongest = max((z for key, z in evidence.items() if key != "signals" and z is not None), default=0.0)
-        own = strongest * (AFTER_ONSET if broken else 1.0)
+        own = strongest if broken is None else AFTER_ONSET * min(strongest, broken)
         score = max(own, evidence["signals"] or 0.0, 0.0)
         # A step that was not taken leaves the weights as they were, so the next batch is judged like the first.
-        broken = broken or (strongest >= policy.z_observe and line.accepted)
+        if broken is None and strongest >= policy.z_observe and line.accepted:
+            broken = strongest
         found.append(
             Suspect(
                 attempt=line.attempt,
@@ -126,21 +130,21 @@ def stands_out(suspects: Sequence[Suspect], policy: Policy) -> bool:
         suspects: What `rank` returned.
         policy: Where an outlier begins.
     """
-    scores = [suspect.score for suspect in suspects]
-    if not scores or scores[0] < policy.z_observe:
+    raw = [max((z for z in s.evidence.values() if z is not None), default=0.0) for s in suspects]
+    if not raw or raw[0] < policy.z_observe:
         return False
-    rest = scores[1:] or [0.0]
-    return scores[0] >= 2.0 * median_of(sorted(rest)) and sum(s >= policy.z_observe for s in scores) <= 3
+    usual = median_of(sorted(raw[1:])) if raw[1:] else 0.0
+    return raw[0] >= 2.0 * usual and sum(z >= policy.z_observe for z in raw) <= 3
 
 
 def culprits(losses: Sequence[float], usual: Sequence[float] = (), limit: float = CULPRIT_Z) -> Culprits:
     """Return the samples of a batch whose own loss stands out.
 
-    A sample must lie ``limit`` scales above the median of its own batch and, where there are enough, above that of
-    healthy samples before: the first tells it from a sick state, the second from a batch of unlike documents. A loss
-    that is not finite always stands out, unless all are. Where more than half of the batch lies above the healthy
-    samples, those alone are compared with, so that a batch of nothing but poison is named whole; ``uniform`` then
-    says that a sick state looks the same.
+    A sample must lie ``limit`` scales above the median of healthy samples before, where there are enough, and `OWN_Z`
+    above that of its own batch: the first spares a batch of unlike documents, the second a sick state. Without a past
+    its own batch alone decides, by ``limit``. A loss that is not finite always stands out, unless all are. Where the
+    median sample lies above the healthy ones, only those are compared with, so that a batch of nothing but poison is
+    named whole; ``uniform`` then says that a sick state looks the same.
 
     Args:
         losses: Mean loss of each sample in nats; pad rows, which have none, are left out by the caller.
@@ -154,13 +158,20 @@ def culprits(losses: Sequence[float], usual: Sequence[float] = (), limit: float 
     past = level_of(usual, share=FLOOR)
     uniform = past is not None and (past.z(median_of(sorted(finite))) or 0.0) >= UNIFORM
     z: dict[int, float] = {}
+    rows: list[int] = []
     for row, loss in enumerate(losses):
         if not math.isfinite(loss):
             z[row] = CAP
+            rows.append(row)
             continue
-        sides = [level.z(loss) or 0.0 for level in (None if uniform else own, past) if level is not None]
-        z[row] = min(sides) if sides else 0.0
-    rows = sorted((row for row, value in z.items() if value >= limit), key=lambda row: (-z[row], row))
+        from_own = own.z(loss) if own is not None else None
+        from_past = past.z(loss) if past is not None else None
+        z[row] = next((side for side in (from_past, from_own) if side is not None), 0.0)
+        least = OWN_Z if past is not None else limit
+        clear = uniform or from_own is None or from_own >= least
+        if z[row] >= limit and clear:
+            rows.append(row)
+    rows.sort(key=lambda row: (-z[row], row))
     return Culprits(tuple(rows), z, uniform)
 
 

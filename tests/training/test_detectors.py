@@ -206,7 +206,7 @@ def test_layer_ratio_fires_once_per_time_above_and_names_the_layer() -> None:
 
 def test_validation_variance_fires_when_evaluations_begin_to_swing() -> None:
     calm = [3.0 - 0.01 * i for i in range(20)]
-    wild = calm + [2.8, 3.4, 2.7, 3.5, 2.6, 3.6]
+    wild = [*calm, 2.8, 3.4, 2.7, 3.5, 2.6, 3.6]
     assert fires(ValidationVariance(ValVariance()), extras("val_loss", calm)) == []
     found = fires(ValidationVariance(ValVariance()), extras("val_loss", wild))
     assert len(found) == 1

@@ -1,0 +1,232 @@
+"""What is done about an incident, and what is said of those before it: the three experiments, budgets, the ladder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cleanfeed.runs.records import Action, Incident, Outcome, SkipRange, SuspectSample
+from cleanfeed.training.metrics import Verdict
+from cleanfeed.training.outcomes import Judgement, Ruling, Situation, judge, settle
+from cleanfeed.training.policy import Policy
+
+POLICY = Policy(margin=20, promote_after=50)
+OPENED = Verdict(301, "incident", accept=False, opened=True, onset_step=301, sick_in_row=1)
+HARMED = replace(OPENED, harmed=True, onset_step=299)
+ESCALATED = replace(OPENED, opened=False, escalated=True, sick_in_row=5)
+HEALTHY = Verdict(400, "healthy", accept=True)
+
+
+def at(verdict: Verdict, slot: int = 300, rule: str = "conjunction", **more: Any) -> Situation:
+    return Situation(verdict, rule, slot, slot, **{"safe_checkpoints": 3, **more})
+
+
+def incident(
+    number: int, slot: int, *actions: Action, excluded: bool = True, outcome: Outcome = "open"
+) -> Incident:
+    """Return an incident at a slot, with its batch quarantined or nothing excluded."""
+    sample = SuspectSample("ab" * 16, "d", "s", 0, "quarantined", "", "guard", 0.0)
+    return Incident(
+        incident_id=number,
+        opened_at=0.0,
+        attempt=1,
+        epoch=0,
+        onset_step=slot + 1,
+        trip_step=slot + 1,
+        rule="conjunction",
+        detail={},
+        policy={},
+        action=actions[-1],
+        actions=[{"action": action} for action in actions],
+        samples=[sample] if excluded else [],
+        skip_ranges=[SkipRange(1, 0, slot, slot)] if excluded else [],
+        outcome=outcome,
+    )
+
+
+def short(judgement: Judgement) -> tuple[str, bool, int, float]:
+    return judgement.action, judgement.exclude, judgement.depth, judgement.lr_factor
+
+
+# ---- the first answer ----------------------------------------------------------------------------------------------
+
+
+def test_a_spike_seen_before_the_step_is_skipped_and_its_batch_left_out() -> None:
+    judgement = judge(POLICY, at(OPENED), [])
+    assert short(judgement) == ("skip_step", True, 0, 1.0)
+    assert judgement.outcome == "open"
+
+
+def test_damage_that_shows_later_is_rolled_back_without_the_suspects() -> None:
+    assert short(judge(POLICY, at(HARMED), [])) == ("rollback", True, 1, 1.0)
+
+
+def test_a_fixed_window_of_batches_can_be_left_out() -> None:
+    assert judge(replace(POLICY, skip_batches=200), at(HARMED), []).ahead == 199
+
+
+def test_many_sick_batches_in_a_row_on_unharmed_weights_blame_the_state() -> None:
+    judgement = judge(POLICY, at(ESCALATED), [incident(1, 300, "skip_step")])
+    assert short(judgement) == ("rollback", False, 1, 1.0)
+    assert judgement.outcome == "state_not_data"
+
+
+@pytest.mark.parametrize("rule", ["stall", "scale_drops", "val_variance"])
+def test_a_rule_about_the_state_lowers_the_rate_and_blames_no_data(rule: str) -> None:
+    judgement = judge(POLICY, at(HARMED, rule=rule), [])
+    assert short(judgement) == ("lower_lr", False, 1, 0.1)
+    assert judgement.outcome == "state_not_data"
+
+
+# ---- what comes back -----------------------------------------------------------------------------------------------
+
+
+def test_the_same_spike_without_its_suspects_releases_them_and_lowers_the_rate() -> None:
+    judgement = judge(POLICY, at(HARMED, slot=305), [incident(1, 300, "rollback")])
+    assert short(judgement) == ("lower_lr", False, 2, 0.5)
+    why = "the spike came back without the blamed batches"
+    assert judgement.rulings == (Ruling(1, "did_not_help", why, release=True),)
+
+
+def test_the_rate_is_lowered_again_from_an_older_checkpoint_and_then_training_halts() -> None:
+    history = [
+        incident(1, 300, "rollback", outcome="did_not_help"),
+        incident(2, 305, "lower_lr", excluded=False, outcome="state_not_data"),
+    ]
+    assert short(judge(POLICY, at(HARMED, slot=303), history)) == ("lower_lr", False, 4, 0.1)
+    history.append(incident(3, 303, "lower_lr", excluded=False, outcome="state_not_data"))
+    generous = replace(POLICY, max_rollbacks=9)
+    judgement = judge(generous, at(HARMED, slot=303), history)
+    assert (judgement.action, judgement.outcome) == ("halt", "halted")
+    assert [ruling.incident_id for ruling in judgement.rulings] == [3]
+
+
+def test_the_same_place_sick_again_on_restored_weights_blames_the_data_after_all() -> None:
+    history = [incident(1, 300, "skip_step", "rollback", excluded=False, outcome="state_not_data")]
+    judgement = judge(POLICY, at(ESCALATED, slot=300), history)
+    assert short(judgement) == ("rollback", True, 1, 1.0)
+    assert judgement.ahead == 2
+    assert [(ruling.outcome, ruling.release) for ruling in judgement.rulings] == [("did_not_help", False)]
+
+
+def test_a_new_spike_near_an_old_one_is_first_skipped_and_says_nothing_of_it() -> None:
+    judgement = judge(POLICY, at(OPENED, slot=305), [incident(1, 300, "rollback")])
+    assert (short(judgement), judgement.rulings) == (("skip_step", True, 0, 1.0), ())
+
+
+def test_a_spike_elsewhere_soon_after_is_the_state_unless_a_batch_stands_out() -> None:
+    history = [incident(1, 300, "rollback")]
+    elsewhere = at(HARMED, slot=600, steps_since_rollback=310)
+    judgement = judge(POLICY, elsewhere, history)
+    assert (short(judgement), judgement.rulings) == (("lower_lr", True, 1, 0.5), ())
+    assert short(judge(POLICY, replace(elsewhere, stands_out=True), history)) == ("rollback", True, 1, 1.0)
+    assert short(judge(POLICY, replace(elsewhere, steps_since_rollback=2000), history))[0] == "rollback"
+
+
+def test_a_lowered_rate_stays_lowered_over_a_later_rollback() -> None:
+    history = [incident(1, 100, "lower_lr", excluded=False, outcome="state_not_data")]
+    assert short(judge(POLICY, at(HARMED, slot=5000), history)) == ("rollback", True, 1, 0.5)
+
+
+# ---- budgets and what is allowed -----------------------------------------------------------------------------------
+
+
+def test_rollbacks_beyond_the_budget_halt() -> None:
+    history = [incident(n, 1000 * n, "rollback", outcome="helped") for n in (1, 2, 3)]
+    judgement = judge(POLICY, at(HARMED, slot=9000), history)
+    assert short(judgement) == ("halt", False, 0, 1.0)
+    assert "3 rollbacks are used up" in judgement.why
+
+
+def test_a_used_up_budget_of_data_halts() -> None:
+    assert judge(POLICY, at(OPENED, over_budget=True), []).action == "halt"
+    assert judge(POLICY, at(ESCALATED, over_budget=True), []).action == "rollback"
+
+
+@pytest.mark.parametrize(
+    ("kept", "verdict", "rule", "action"),
+    [
+        (0, HARMED, "conjunction", "halt"),
+        (None, HARMED, "conjunction", "record"),
+        (None, ESCALATED, "nonfinite", "halt"),
+        (0, OPENED, "conjunction", "skip_step"),
+    ],
+)
+def test_without_a_checkpoint_it_halts_or_goes_on_where_none_are_kept(
+    kept: int | None, verdict: Verdict, rule: str, action: str
+) -> None:
+    assert judge(POLICY, at(verdict, rule=rule, safe_checkpoints=kept), []).action == action
+
+
+@pytest.mark.parametrize(
+    ("actions", "verdict", "action"),
+    [
+        (("record",), OPENED, "record"),
+        (("record",), HARMED, "record"),
+        (("rollback",), OPENED, "rollback"),
+        (("skip_step",), HARMED, "record"),
+        (("skip_step", "halt"), HARMED, "halt"),
+        (("lower_lr",), HARMED, "lower_lr"),
+    ],
+)
+def test_an_answer_that_is_not_allowed_becomes_the_next_stronger_one(
+    actions: tuple[Action, ...], verdict: Verdict, action: str
+) -> None:
+    judgement = judge(replace(POLICY, actions=actions), at(verdict), [])
+    assert judgement.action == action
+    assert judgement.exclude is (action not in ("record", "halt"))
+
+
+# ---- what became of it ---------------------------------------------------------------------------------------------
+
+
+def test_a_skipped_batch_was_to_blame_when_those_after_it_are_healthy() -> None:
+    skipped = incident(1, 300, "skip_step")
+    assert settle(POLICY, skipped, slot=305, verdict=HEALTHY) is None
+    ruling = settle(POLICY, skipped, slot=311, verdict=replace(HEALTHY, closed=True))
+    assert ruling is not None
+    assert (ruling.outcome, ruling.release) == ("helped", False)
+
+
+def test_a_recorded_incident_that_ended_has_recovered() -> None:
+    recorded = incident(1, 300, "record", excluded=False)
+    ruling = settle(POLICY, recorded, slot=311, verdict=replace(HEALTHY, closed=True))
+    assert ruling is not None
+    assert ruling.outcome == "recovered"
+
+
+def test_a_rollback_has_helped_when_enough_healthy_steps_lie_past_the_place() -> None:
+    back = incident(1, 300, "rollback")
+    assert settle(POLICY, back, slot=349, verdict=HEALTHY) is None
+    ruling = settle(POLICY, back, slot=350, verdict=HEALTHY)
+    assert ruling == Ruling(1, "helped", "50 slots past the place without it, and healthy")
+    sick = replace(HEALTHY, state="incident")
+    assert settle(POLICY, back, slot=400, verdict=sick) is None
+
+
+def test_a_rollback_without_exclusions_that_stays_healthy_shows_it_was_the_state() -> None:
+    ruling = settle(POLICY, incident(1, 300, "rollback", excluded=False), slot=350, verdict=HEALTHY)
+    assert ruling is not None
+    assert ruling.outcome == "state_not_data"
+
+
+def test_the_end_of_training_settles_what_is_past() -> None:
+    back = incident(1, 300, "rollback")
+    assert settle(POLICY, back, slot=300, verdict=HEALTHY, ended=True) is None
+    ruling = settle(POLICY, back, slot=310, verdict=HEALTHY, ended=True)
+    assert ruling is not None
+    assert ruling.outcome == "helped"
+
+
+def test_a_level_shift_releases_what_was_blamed() -> None:
+    shifted = replace(HEALTHY, level_shift=("loss",), closed=True)
+    ruling = settle(POLICY, incident(1, 300, "skip_step"), slot=364, verdict=shifted)
+    assert ruling is not None
+    assert (ruling.outcome, ruling.release) == ("state_not_data", True)
+
+
+def test_what_is_settled_is_not_settled_again() -> None:
+    done = incident(1, 300, "rollback", outcome="helped")
+    assert settle(POLICY, done, slot=900, verdict=HEALTHY) is None
