@@ -19,8 +19,8 @@ from cleanfeed.training.running import deviation_of, median_of
 CAP = 1000.0
 """Evidence counts up to here; a number that is not finite counts as much."""
 AFTER_ONSET = 0.5
-"""Once the optimizer took an outlying step, later batches score at most so much of what that step does: the state is
-sick by then."""
+"""How far the evidence of a batch counts once the optimizer took an outlying step: the state is sick by then. NaN
+and Inf after one count no more than that step does."""
 CULPRIT_Z = 5.0
 """Scales above the samples before from which a sample stands out."""
 OWN_Z = 3.5
@@ -104,7 +104,9 @@ def rank(
     for line in chosen:
         evidence = levels.evidence(line, None if static is None else static.get(line.slot))
         strongest = max((z for key, z in evidence.items() if key != "signals" and z is not None), default=0.0)
-        own = strongest if broken is None else AFTER_ONSET * min(strongest, broken)
+        own = strongest
+        if broken is not None:
+            own = AFTER_ONSET * (strongest if line.finite else min(strongest, broken))
         score = max(own, evidence["signals"] or 0.0, 0.0)
         # A step that was not taken leaves the weights as they were, so the next batch is judged like the first.
         if broken is None and strongest >= policy.z_observe and line.accepted:

@@ -84,7 +84,8 @@ def test_on_bloom_the_onset_is_among_the_first_though_the_peak_came_later() -> N
         line(m.step, m.loss, m.loss, m.grad_norm) for m in [*BLOOM_176B.before(64), *BLOOM_176B.printed()[:3]]
     ]
     found = rank(lines, 31215, 31216, POLICY)
-    assert [suspect.step for suspect in found[:2]] == [31215, 31216]
+    assert {suspect.step for suspect in found[:2]} == {31215, 31216}
+    assert all(suspect.score >= POLICY.z_observe for suspect in found[:2])
 
 
 def test_without_healthy_steps_there_are_suspects_and_no_scores() -> None:
