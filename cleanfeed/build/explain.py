@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from cleanfeed.build.budget import TOO_COSTLY
-from cleanfeed.build.manifest import MANIFEST_NAME, read_manifest
+from cleanfeed.build.finished import MANIFEST_NAME
+from cleanfeed.build.manifest import read_manifest
 from cleanfeed.build.queries import duckdb_over
 from cleanfeed.curriculum.paths import AnyPath, path_of
 from cleanfeed.curriculum.tokenizer import TextEncoder

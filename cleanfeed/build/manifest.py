@@ -7,34 +7,24 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-import xxhash
-
 from cleanfeed import __version__
+from cleanfeed.build.finished import (
+    FORMAT_VERSION,
+    MANIFEST_NAME,
+    curriculum_digest,
+    manifest_digest,
+    parse_manifest,
+)
 from cleanfeed.build.layout import StageTotals, row_group_rows
 from cleanfeed.build.measure import Measured
-from cleanfeed.build.request import FORMAT_VERSION, Prepared, describe
+from cleanfeed.build.request import Prepared, describe
 from cleanfeed.build.settle import Settled
 from cleanfeed.curriculum.duplicates import DuplicateCounts
 from cleanfeed.curriculum.durable import write_bytes
 from cleanfeed.curriculum.paths import AnyPath, sizes_of
 from cleanfeed.documents.record import Damage
-from cleanfeed.errors import CleanfeedError, one_line
 from cleanfeed.rules.pipeline import resolved
 from cleanfeed.rules.ruleset import COUNTS
-
-MANIFEST_NAME = "manifest.json"
-NEEDED = {
-    "format_version",
-    "request",
-    "pipeline",
-    "counts",
-    "inputs",
-    "stages",
-    "files",
-    "digest",
-    "manifest_digest",
-}
-"""Keys every manifest has."""
 
 DAMAGED_EXIT = 3
 
@@ -50,37 +40,7 @@ def read_manifest(out: AnyPath) -> dict[str, Any] | None:
     path = out / MANIFEST_NAME
     if not path.exists():
         return None
-    try:
-        manifest = json.loads(path.read_bytes())
-    except ValueError:
-        manifest = None
-    if not isinstance(manifest, dict) or not manifest.keys() >= NEEDED:
-        raise CleanfeedError(
-            one_line(
-                "not a manifest",
-                str(path),
-                "no JSON object with " + ", ".join(sorted(NEEDED)),
-                todo="Restore the file, or build anew with --overwrite.",
-            )
-        )
-    version = manifest["format_version"]
-    if version != FORMAT_VERSION:
-        raise CleanfeedError(
-            one_line(
-                "a manifest of another format",
-                str(path),
-                f"format_version {version}",
-                str(FORMAT_VERSION),
-                "Use the version of cleanfeed it was written with, or build anew with --overwrite.",
-            )
-        )
-    return manifest
-
-
-def manifest_digest(manifest: Mapping[str, Any]) -> str:
-    """Return the xxh3-128 of all of a manifest but the digest itself, so that any change of it shows."""
-    content = {name: value for name, value in manifest.items() if name != "manifest_digest"}
-    return xxhash.xxh3_128_hexdigest(json.dumps(content, sort_keys=True).encode())
+    return parse_manifest(path.read_bytes(), str(path))
 
 
 def write_manifest(out: AnyPath, manifest: dict[str, Any]) -> None:
@@ -141,19 +101,6 @@ def make_manifest(
         "stages": stages,
         "files": listed,
     }
-
-
-def curriculum_digest(stages: Iterable[Mapping[str, Any]], files: Iterable[Mapping[str, Any]]) -> str:
-    """Return the digest of a curriculum: xxh3-128 over its stages and its files' names, rows and digests."""
-    order = [
-        [stage["name"], stage["samples"], stage["row_group_samples"], stage["files"]] for stage in stages
-    ]
-    content = [
-        [file["path"], file["rows"], file["digest"]]
-        for file in files
-        if file["path"].startswith("curriculum/")
-    ]
-    return xxhash.xxh3_128_hexdigest(json.dumps([FORMAT_VERSION, order, content]).encode())
 
 
 def _inputs(prepared: Prepared, measured: Iterable[Measured], settled: list[Settled]) -> list[dict[str, Any]]:

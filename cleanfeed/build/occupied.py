@@ -13,9 +13,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from cleanfeed.build.finished import MANIFEST_NAME
 from cleanfeed.build.journal import JOURNAL_NAME, has_journal, request_of
 from cleanfeed.build.lock import LOCK_NAME
-from cleanfeed.build.manifest import MANIFEST_NAME, read_manifest
+from cleanfeed.build.manifest import read_manifest
 from cleanfeed.build.tasks import work_folder
 from cleanfeed.curriculum.durable import ASIDE_SUFFIX, move, remove_tree
 from cleanfeed.curriculum.paths import AnyPath, ObjectPath, sizes_below

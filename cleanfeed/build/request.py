@@ -12,6 +12,7 @@ import numpy.typing as npt
 import xxhash
 
 from cleanfeed import __version__
+from cleanfeed.build.finished import FORMAT_VERSION
 from cleanfeed.build.tasks import Context, scales_of, stamp, task_bytes
 from cleanfeed.curriculum.exclusions import HashSet, read_exclusions
 from cleanfeed.curriculum.paths import AnyPath, path_of, whereabouts
@@ -25,7 +26,6 @@ from cleanfeed.rules.pipeline import resolved
 from cleanfeed.settings import Pipeline
 from cleanfeed.signals.kernel import fingerprint as signals_version
 
-FORMAT_VERSION = 1
 FINGERPRINT_BLOCKS, FINGERPRINT_BLOCK = 64, 16 * 1024
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import duckdb
 import pyarrow.parquet as pq
 
-from cleanfeed.build.manifest import curriculum_digest, manifest_digest, read_manifest
+from cleanfeed.build.finished import curriculum_digest, manifest_digest
+from cleanfeed.build.manifest import read_manifest
 from cleanfeed.build.queries import duckdb_over
 from cleanfeed.build.settle import REJECTED_SCHEMA, SIGNALS_SCHEMA
 from cleanfeed.curriculum.durable import file_digest

@@ -438,7 +438,9 @@ class Batches(Iterator[list[int]]):
         """Return the micro-batches of a slot, worked out together with those that follow."""
         sampler, block = self._sampler, self._block
         if block is None or not 0 <= slot - block.first < len(block.rows):
-            block = self._block = sampler.schedule.block(slot, BLOCK_ROWS)
+            # The first batch is waited for; those that follow are cheaper by the block.
+            most = BLOCK_ROWS if self._block is not None else 1
+            block = self._block = sampler.schedule.block(slot, most)
             self._version = -1
             self._announce(block)
         if self._version != sampler.exclusions.version:

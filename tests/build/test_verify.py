@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cleanfeed.build.manifest import curriculum_digest, write_manifest
+from cleanfeed.build.finished import curriculum_digest
+from cleanfeed.build.manifest import write_manifest
 from cleanfeed.build.verify import verify
 from cleanfeed.curriculum.durable import file_digest
 from cleanfeed.errors import MisuseError, VerifyError
