@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from cleanfeed.build.runner import BuildRequest, build
+from cleanfeed.curriculum.tokenizer import TextEncoder
 from cleanfeed.feed.identity import batch_hash
 from cleanfeed.feed.order import ORDER_VERSION
 from cleanfeed.feed.schedule import RowSchedule
@@ -199,6 +200,7 @@ class Simulation:
         suspects = suspect_rows(
             pa.Table.from_pylist(table),
             {"attempt": [1] * len(rows), "step": [onset] * len(rows), "slot": [self.slot] * len(rows)},
+            decode=TextEncoder(TOKENIZER).decode if self.corpus.tokens else None,
         )
         write_incident(self.run, incident, suspects)
         Quarantine(store or self.run.root).record(incident, self.run)
