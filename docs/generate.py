@@ -80,10 +80,15 @@ def cli_page() -> str:
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
-    """Yield the program and each of its commands with the words that call it."""
-    yield "cleanfeed", cli
-    for name in sorted(cli.commands):
-        yield f"cleanfeed {name}", cli.commands[name]
+    """Yield the program and each of its commands, also those in groups, with the words that call it."""
+
+    def below(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+        yield path, command
+        if isinstance(command, click.Group):
+            for name in sorted(command.commands):
+                yield from below(f"{path} {name}", command.commands[name])
+
+    return below("cleanfeed", cli)
 
 
 def rules_page() -> str:
