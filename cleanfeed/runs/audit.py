@@ -272,7 +272,7 @@ class _Excluded:
             for incident in incidents
             for sample in incident.samples
         }
-        wanted = [one for one, state in states.items() if state != "released"]
+        wanted = [one for one, state in states.items() if state == "quarantined"]
         found = hashes.rows_of(wanted) if wanted else {}
         self._since = {row: since[one] for one, rows in found.items() for row in rows}
         self._rows = np.array(sorted(self._since), dtype=np.int64)

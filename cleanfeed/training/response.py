@@ -105,6 +105,8 @@ class Response:
         self._evidence.add(line, step.ids, step.told.per_sample)
         if verdict.state != "healthy":
             self.healthy_since = step.number
+        if step.accepted and verdict.sick_in_row:
+            verdict = dataclasses.replace(verdict, harmed=True)  # the optimizer has taken this very step
         if verdict.opened or (verdict.escalated and self._current is not None):
             self._answer(step, verdict, None if verdict.opened else self._current)
         if self.rollback is None:
@@ -213,9 +215,6 @@ class Response:
         incident.metrics = _joined(incident.metrics, [line for line in lines if line.step >= onset - SHOWN])
         incident.skip_ranges = self._skips(step, blame, judgement) if judgement.exclude else []
         incident.trip_step = step.number
-        incident.action, incident.outcome = judgement.action, judgement.outcome
-        if judgement.outcome != "open":
-            incident.outcome_why, incident.closed_at = judgement.why, now
         did: dict[str, Any] = {
             "action": judgement.action,
             "at": now,
@@ -225,7 +224,15 @@ class Response:
         plan = None
         if judgement.action in BACK or judgement.action == "halt":
             plan = self._plan(incident, judgement, onset, did)
+        if judgement.action in BACK and plan is None:
+            # What could be gone back to when it was judged is damaged now, or never was.
+            why = f"{judgement.why}; there is no checkpoint to go back to"
+            judgement = dataclasses.replace(judgement, action="halt", why=why, outcome="halted")
+            did |= {"action": "halt", "why": why}
         incident.actions.append(did)
+        incident.action, incident.outcome = judgement.action, judgement.outcome
+        if judgement.outcome != "open":
+            incident.outcome_why, incident.closed_at = judgement.why, now
         message = (
             f"incident {incident.incident_id}: {incident.rule} at step {step.number}, onset at step {onset}; "
             f"{judgement.action}: {judgement.why}"
