@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from math import isqrt
 
 MASK = 2**64 - 1
@@ -76,4 +77,62 @@ def slots(
         else:
             dealt = [index % lanes for index in range(batch)]
         result.append(([place[3] for place in part], dealt))
+    return result
+
+
+def cycled(sizes: Sequence[int], lanes: int, cycles: int) -> list[tuple[int, int]]:
+    """Return (stage, position) of an epoch of ``cycle:C``."""
+    result = []
+    for c in range(cycles):
+        for stage, n in enumerate(sizes):
+            first, end = (lanes * (n // lanes * at // cycles) for at in (c, c + 1))
+            result += [(stage, i) for i in range(first, n if c == cycles - 1 else end)]
+    return result
+
+
+def blended(sizes: Sequence[int], lanes: int, percent: int) -> list[tuple[int, int]]:
+    """Return (stage, position) of an epoch of ``blend:P``."""
+    stages = [stage for stage, n in enumerate(sizes) if n]
+    given = dict.fromkeys(stages, 0)
+    result: list[tuple[int, int]] = []
+
+    def take(stage: int, count: int) -> None:
+        result.extend((stage, i) for i in range(given[stage], given[stage] + count))
+        given[stage] += count
+
+    for here, after in zip_longest(stages, stages[1:]):
+        n = sizes[here]
+        m = 0 if after is None else min(n * percent // 100, sizes[after] // 2) // lanes // 16
+        if m and after is not None:
+            take(here, n // lanes * lanes - 16 * m * lanes - given[here])
+            for v in (1, 3, 5, 7):
+                for t in range(8 * m):
+                    take(after if (t + 1) * v // 8 > t * v // 8 else here, lanes)
+        take(here, n - given[here])
+    return result
+
+
+def token_slots(
+    sizes: Sequence[tuple[int, int]],
+    longest: Sequence[int],
+    tokens: int,
+    lanes: int,
+    seed: int,
+    epochs: int,
+    percent: int,
+) -> list[list[int]]:
+    """Return the rows of the full slots of a ``blend:P`` run by tokens; 0 % is sequential."""
+    rows_of = [tokens // one // lanes * lanes for one in longest]
+    firsts = [sum(n for n, _ in sizes[:stage]) for stage in range(len(sizes))]
+    result = []
+    for epoch in range(epochs):
+        begun = [epoch * n // b for (n, _), b in zip(sizes, rows_of, strict=True)]
+        ended = [(epoch + 1) * n // b for (n, _), b in zip(sizes, rows_of, strict=True)]
+        for stage, index in blended([b - a for a, b in zip(begun, ended, strict=True)], 1, percent):
+            (n, group_rows), b = sizes[stage], rows_of[stage]
+            h = begun[stage] + index
+            places = [divmod(place, n) for place in range(h * b, h * b + b)]
+            result.append(
+                [firsts[stage] + stage_row(i, stage, n, group_rows, lanes, seed, e) for e, i in places]
+            )
     return result

@@ -19,6 +19,8 @@ from cleanfeed.feed.segments import (
     stage_plan,
 )
 
+from . import reference
+
 PLANS = st.one_of(
     st.just(Sequential()), st.builds(Blend, st.integers(1, 50)), st.builds(Cycle, st.integers(1, 12))
 )
@@ -76,6 +78,16 @@ def test_every_position_of_every_stage_comes_once_and_in_order(
     places = stages(segments_of(plan, sizes, block), block)
     for stage, size in enumerate(sizes):
         assert [position for one, position in places if one == stage] == list(range(size))
+
+
+@given(SIZES, BLOCKS, st.integers(1, 50), st.integers(1, 12))
+def test_blend_and_cycle_are_what_the_specification_says(
+    sizes: list[int], block: int, percent: int, cycles: int
+) -> None:
+    assert stages(segments_of(Blend(percent), sizes, block), block) == reference.blended(
+        sizes, block, percent
+    )
+    assert stages(segments_of(Cycle(cycles), sizes, block), block) == reference.cycled(sizes, block, cycles)
 
 
 @given(PLANS, SIZES, BLOCKS)

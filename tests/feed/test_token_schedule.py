@@ -14,6 +14,7 @@ from cleanfeed.feed.schedule import NOWHERE
 from cleanfeed.feed.segments import Blend, Cycle, Sequential
 from cleanfeed.feed.token_schedule import TokenSchedule
 
+from . import reference
 from .builds import LONGEST, catalog_of_sizes
 
 SIZES = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)), min_size=1, max_size=4).filter(
@@ -61,6 +62,24 @@ def test_golden_vector() -> None:
     ]
     assert (schedule.dropped, schedule.filled) == (0, 0)
     assert [schedule.epoch(slot) for slot in range(schedule.n_slots)] == [0, 0, 0, 0, 1, 1, 1, 1, 1, 1]
+
+
+@given(
+    SIZES,
+    st.integers(1, 4),
+    st.integers(0, 200),
+    st.integers(0, 2**64 - 1),
+    st.integers(1, 3),
+    st.integers(0, 50),
+)
+def test_it_is_what_the_specification_says(
+    sizes: list[tuple[int, int]], lanes: int, more: int, seed: int, epochs: int, percent: int
+) -> None:
+    catalog, tokens = catalog_of_sizes(*sizes), lanes * LONGEST[-1] + more
+    plan = Blend(percent) if percent else Sequential()
+    schedule = TokenSchedule(catalog, tokens, seed=seed, epochs=epochs, lanes=lanes, plan=plan)
+    longest = [stage.max_length for stage in catalog.stages]
+    assert all_slots(schedule) == reference.token_slots(sizes, longest, tokens, lanes, seed, epochs, percent)
 
 
 @given(schedules())
