@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from cleanfeed.errors import MisuseError, one_line
+from cleanfeed.feed.buffers import Blocks
 from cleanfeed.feed.samples import NO_SAMPLE, Ids, Samples
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class Collator:
         self.max_length = max_length
         self._tokenize = None if tokenizer is None else Tokenizing(tokenizer)
         self._cuts = Cuts()
+        self._blocks = Blocks()
         if max_length is not None:
             _ = self._cuts.counts  # made before workers start, so that they share it
 
@@ -201,11 +203,13 @@ class PadCollator(Collator):
             ]
             return {"text": shown, "sample_ids": sample_ids}
         tokens, lengths = self._lengths(samples)
-        input_ids, labels, mask = padded(tokens, self._width(samples, lengths), self.pad_id)
+        block, tensor = self._blocks.block(3, len(tokens), self._width(samples, lengths))
+        fill_padded(block, tokens, self.pad_id)
+        input_ids, labels, mask = tensor.unbind()
         return {
-            "input_ids": torch.from_numpy(input_ids),
-            "labels": torch.from_numpy(labels),
-            "attention_mask": torch.from_numpy(mask),
+            "input_ids": input_ids,
+            "labels": labels,
+            "attention_mask": mask,
             "sample_ids": sample_ids,
         }
 
@@ -219,17 +223,18 @@ class PadCollator(Collator):
         return -(-width // multiple) * multiple
 
 
-def padded(tokens: Sequence[Ids], width: int, pad_id: int) -> tuple[Int64, Int64, Int64]:
-    """Return ids, labels and mask of rows of at most ``width`` ids, each of shape [rows, width]."""
+def fill_padded(block: Int64, tokens: Sequence[Ids], pad_id: int) -> None:
+    """Fill ids, labels and mask, together of shape [3, rows, width], with rows of at most ``width`` ids."""
+    input_ids, labels, mask = block
     lengths = np.fromiter(map(len, tokens), dtype=np.int64, count=len(tokens))
-    inside = np.arange(width) < lengths[:, None]
-    input_ids = np.full(inside.shape, pad_id, dtype=np.int64)
+    inside = np.arange(input_ids.shape[1]) < lengths[:, None]
+    input_ids.fill(pad_id)
     for row, ids in zip(input_ids, tokens, strict=True):
         row[: len(ids)] = ids
-    labels = np.where(inside, input_ids, IGNORED)
-    mask = inside.astype(np.int64)
+    labels.fill(IGNORED)
+    np.copyto(labels, input_ids, where=inside)
+    mask[...] = inside
     mask[:, 0] = 1
-    return input_ids, labels, mask
 
 
 class FlattenCollator(Collator):
@@ -272,14 +277,15 @@ class FlattenCollator(Collator):
         tokens, lengths = self._lengths(samples)
         bounds = np.zeros(len(samples) + 1, dtype=np.int64)
         np.cumsum(lengths.clip(min=1), out=bounds[1:])
-        input_ids, labels = flattened(tokens, bounds, self.pad_id)
-        sizes = np.diff(bounds)
-        positions = np.arange(bounds[-1]) - np.repeat(bounds[:-1], sizes)
-        starts, longest = torch.from_numpy(bounds.astype(np.int32)), int(sizes.max(initial=0))
+        block, tensor = self._blocks.block(3, 1, int(bounds[-1]))
+        fill_flat(block[:, 0], tokens, bounds, self.pad_id)
+        input_ids, labels, positions = tensor.unbind()
+        starts = torch.from_numpy(bounds.astype(np.int32))
+        longest = int(np.diff(bounds).max(initial=0))
         return {
-            "input_ids": torch.from_numpy(input_ids)[None],
-            "labels": torch.from_numpy(labels)[None],
-            "position_ids": torch.from_numpy(positions)[None],
+            "input_ids": input_ids,
+            "labels": labels,
+            "position_ids": positions,
             "sample_ids": torch.from_numpy(samples.sample_ids),
             "cu_seqlens": starts,
             "max_seqlen": longest,
@@ -290,11 +296,12 @@ class FlattenCollator(Collator):
         }
 
 
-def flattened(tokens: Sequence[Ids], bounds: Int64, pad_id: int) -> tuple[Int64, Int64]:
-    """Return ids and labels of rows laid end to end, row i from ``bounds[i]`` on, each of shape [total]."""
-    input_ids = np.full(int(bounds[-1]), pad_id, dtype=np.int64)
-    labels = np.full(int(bounds[-1]), IGNORED, dtype=np.int64)
+def fill_flat(block: Int64, tokens: Sequence[Ids], bounds: Int64, pad_id: int) -> None:
+    """Fill ids, labels and positions, together of shape [3, total], with rows; row i begins at ``bounds[i]``."""
+    input_ids, labels, positions = block
+    input_ids.fill(pad_id)
+    labels.fill(IGNORED)
     for start, ids in zip(bounds[:-1].tolist(), tokens, strict=True):
         input_ids[start : start + len(ids)] = ids
         labels[start + 1 : start + len(ids)] = ids[1:]
-    return input_ids, labels
+    np.subtract(np.arange(len(positions)), np.repeat(bounds[:-1], np.diff(bounds)), out=positions)

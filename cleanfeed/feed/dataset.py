@@ -22,6 +22,7 @@ CACHE_BYTES = 256 * 2**20
 """Decoded values a process keeps by default: 128 lanes' row groups of 1 MiB, twice over while a window changes."""
 
 Int64 = npt.NDArray[np.int64]
+NONE: Int64 = np.empty(0, dtype=np.int64)
 
 
 class _Opened:
@@ -141,7 +142,7 @@ class Curriculum(Dataset[Item]):
             CurriculumError: A row group is not what was written; no row is given out.
         """
         asked = np.array(indices, dtype=np.int64)
-        pad = np.flatnonzero(asked < 0)
+        pad = np.flatnonzero(asked < 0) if min(indices, default=0) < 0 else NONE
         filler = np.flatnonzero(asked == FILLER) if len(pad) else pad
         rows = self._rows(asked, pad, filler)
         opened = self._own()
@@ -210,8 +211,8 @@ class Curriculum(Dataset[Item]):
         return rows
 
     def _check(self, rows: Int64) -> None:
-        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
-            wrong = int(rows[(rows < 0) | (rows >= len(self))][0])
+        if len(rows) and int(rows.max()) >= len(self):
+            wrong = int(rows.max())
             raise IndexError(
                 one_line("no such sample", self.catalog.path, f"row {wrong}", f"0 to {len(self) - 1}")
             )
