@@ -76,8 +76,9 @@ class RayEngine:
                 for task in ready:
                     yield running.pop(task), self._result(task, report)
         finally:
-            for task in running:
-                ray.cancel(task, force=True)
+            # Those of a connection of our own end with it; Ray 2.60 may crash when it is told to end them by force.
+            for task in running if not self._ours else ():
+                ray.cancel(task)
 
     def _most(self) -> int:
         """Return how many calls to have under way: twice the CPUs, so that none waits and a cluster may grow."""

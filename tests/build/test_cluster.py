@@ -178,7 +178,10 @@ try:
     list(engine.run(calls.fail, [(0, ())], reports.append))
 except OSError as error:
     failure = [error.strerror, error.filename]
-engine.close()
+half = engine.run(calls.double, [(number, (number,)) for number in range(9)], lambda amount: None)
+next(half)
+half.close()
+engine.close(at_once=True)
 cluster.shutdown()
 found = {"killed": len(killed), "digests": digests, "doubled": list(doubled.items()), "reports": sum(reports)}
 print(json.dumps({**found, "lost": lost.how, "failure": failure}))
