@@ -12,7 +12,6 @@ from pathlib import Path
 
 from cleanfeed.errors import CleanfeedError
 from cleanfeed.quarantine.store import Quarantine
-from cleanfeed.runs.incident_files import read_incidents
 from cleanfeed.runs.layout import RunDir
 from cleanfeed.runs.ledger import read_attempts
 from cleanfeed.runs.records import Incident
@@ -34,14 +33,14 @@ class InForce:
     """Step the last rollback went back to."""
 
 
-def read_in_force(run: RunDir, store: Path) -> InForce:
+def read_in_force(run: RunDir, store: Path, incidents: list[Incident]) -> InForce:
     """Return what is in force; for rank 0 alone.
 
     Args:
         run: The run directory.
         store: The quarantine, which may know decisions by hand and those of other runs.
+        incidents: Of the run, by number.
     """
-    incidents = read_incidents(run, log.warning)
     states = sample_states(incidents)
     quarantine = Quarantine(store, on_note=log.warning)
     try:
