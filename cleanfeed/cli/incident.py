@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from cleanfeed.cli import wording
@@ -73,9 +74,11 @@ def _show_incident(incident: IncidentReport, console: Console) -> None:
         ("lost", wording.lost_line(incident)),
         ("outcome", wording.outcome_line(incident)),
     ]
+    grid = Table.grid(padding=(0, 2, 0, 0))
     for name, value in facts:
         if value:
-            console.print(Padding(_fact(name, visible(value)), (0, 0, 0, 2), expand=False))
+            grid.add_row(Text(name, style="dim"), Text(visible(value)))
+    console.print(Padding(grid, (0, 0, 0, 2), expand=False))
     console.print()
     _show_timeline(incident, console)
     for panel in zoomed(incident):
@@ -83,10 +86,6 @@ def _show_incident(incident: IncidentReport, console: Console) -> None:
         console.print()
     _show_batches(incident, console)
     _show_samples(incident, console)
-
-
-def _fact(name: str, value: str) -> Text:
-    return Text.assemble((f"{name:<12}", "dim"), value)
 
 
 def _show_timeline(incident: IncidentReport, console: Console) -> None:
@@ -139,7 +138,7 @@ def _show_sample(sample: SuspectReport, console: Console) -> None:
     if sample.reason:
         indented.append(f"{visible(sample.reason)} ({visible(sample.decided_by)})")
     indented += [wording.unusual_line(one) for one in sample.unusual[:UNUSUAL]]
-    indented += wording.ahead_lines(sample.ahead)
+    indented += wording.ahead_lines(sample)
     for line in indented:
         console.print(Padding(Text(line), (0, 0, 0, 4), expand=False))
     if sample.excerpt:

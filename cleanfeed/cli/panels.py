@@ -83,7 +83,7 @@ def zoomed(incident: IncidentReport) -> list[Panel]:
     marks = [mark for mark in marks_of(incident) if first <= mark.step <= last]
     panels = []
     for signal, name in NAMES.items():
-        drawn = list(_runs(lines, signal))
+        drawn = _runs(lines, signal)
         if drawn or signal == "loss":
             lost = [] if not drawn else [line.step for line in lines if _is_nonfinite(line, signal)]
             panels.append(
@@ -119,20 +119,22 @@ def _is_nonfinite(line: CurveLine, signal: str) -> bool:
     return getattr(line, signal) is None and not line.finite
 
 
-def _runs(lines: Sequence[CurveLine], signal: str) -> Iterable[Line]:
-    """Return runs of neighbouring steps of one attempt that share a fate; those undone last, to be drawn on top."""
+def _runs(lines: Sequence[CurveLine], signal: str) -> list[Line]:
+    """Return runs of neighbouring steps with a value: the surviving ones, then those undone, to be drawn on top."""
+    attempts = sorted({line.attempt for line in lines if not line.survived})
+    kept = sorted((line for line in lines if line.survived), key=lambda line: line.step)
+    groups = [kept, *([x for x in lines if x.attempt == one and not x.survived] for one in attempts)]
     runs: list[Line] = []
-    before: CurveLine | None = None
-    for line in lines:
-        value = getattr(line, signal)
-        joined = before is not None and before.attempt == line.attempt and before.survived == line.survived
-        before = line if value is not None else None
-        if value is None:
-            continue
-        if not joined or not runs:
-            runs.append(Line([], line.survived))
-        runs[-1].points.append((line.step, value))
-    return sorted(runs, key=lambda run: not run.survived)
+    for group in groups:
+        joined = False
+        for line in group:
+            value = getattr(line, signal)
+            if value is not None and not joined:
+                runs.append(Line([], line.survived))
+            if value is not None:
+                runs[-1].points.append((line.step, value))
+            joined = value is not None
+    return runs
 
 
 def _bucket_lines(buckets: Sequence[Bucket], survived: bool) -> Iterable[Line]:
@@ -166,9 +168,9 @@ def _panel(
     return Panel(title, signal, lines, marks, nonfinite, first, max(last, first + 1), low, high, log)
 
 
-def linear_ticks(low: float, high: float) -> list[float]:
-    """Return about five round values from ``low`` to ``high``: multiples of 1, 2 or 5 times a power of ten."""
-    raw = (high - low) / WANTED_TICKS
+def linear_ticks(low: float, high: float, wanted: int = WANTED_TICKS) -> list[float]:
+    """Return up to ``wanted`` + 1 values from ``low`` to ``high``: multiples of 1, 2 or 5 times a power of ten."""
+    raw = (high - low) / wanted
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw)
     first, last = math.ceil(low / step), math.floor(high / step)

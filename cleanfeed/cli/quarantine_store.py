@@ -221,6 +221,7 @@ def show_contents(result: Mapping[str, Any], console: Console | None = None) -> 
         grid = table("sample", "state", "incident", "document", "source", "record", "decided by", "reason")
         for column in (1, 3, 4, 6, 7):
             grid.columns[column].justify = "left"
+        grid.columns[0].no_wrap = True
         for column in (3, 4, 7):
             grid.columns[column].no_wrap = False
         for one in result["samples"]:

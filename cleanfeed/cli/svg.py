@@ -10,6 +10,7 @@ from cleanfeed.cli.panels import Line, Panel, linear_ticks, tick_label
 
 WIDTH, HEIGHT = 760, 220
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 46, 26
+STEP_TICKS = 9
 FEW_POINTS = 1200
 """Up to so many points, each says its step and value when pointed at."""
 
@@ -43,7 +44,7 @@ def _axes(panel: Panel) -> Iterator[str]:
         y = _y(panel, tick)
         yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
         yield f'<text class="tick" x="{LEFT - 6}" y="{y + 3.5}" text-anchor="end">{tick_label(tick)}</text>'
-    for step in linear_ticks(panel.first_step, panel.last_step):
+    for step in linear_ticks(panel.first_step, panel.last_step, STEP_TICKS):
         if step == int(step):
             x = _x(panel, step)
             yield f'<text class="tick" x="{x}" y="{HEIGHT - 8}" text-anchor="middle">{int(step):,}</text>'

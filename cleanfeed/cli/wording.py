@@ -11,7 +11,6 @@ from cleanfeed.cli.terminal import count, measure
 
 if TYPE_CHECKING:
     from cleanfeed.quarantine.model import (
-        Copies,
         Fired,
         IncidentReport,
         Place,
@@ -102,7 +101,11 @@ def baseline_line(fired: Fired) -> str:
 
 def other_numbers(fired: Fired) -> str:
     """Return what else the detector said."""
-    parts = []
+    trips = fired.others.get("trips")
+    parts = [
+        f"{words(str(trip.get('rule')))} fired as well, on {words(str(trip.get('signal')))}"
+        for trip in (trips[1:] if isinstance(trips, list) else [])
+    ]
     for name, value in fired.others.items():
         if isinstance(value, bool) or value is None or isinstance(value, str):
             parts.append(f"{words(name)} {value}")
@@ -184,24 +187,26 @@ def percent(share: float) -> str:
     return f"{min(100 * share, 99.99):.4g} %"
 
 
-def ahead_lines(copies: Copies | None) -> list[str]:
+def ahead_lines(sample: SuspectReport) -> list[str]:
     """Return what is still ahead that is like a sample."""
+    copies = sample.ahead
     if copies is None:
         return []
-    exact = f"the sample or exact copies of it: {_places(copies.exact)}"
+    left_out = " and left out" if sample.state == "quarantined" else ""
+    exact = f"the sample or exact copies of it: {_places(copies.exact, left_out)}"
     near = f"near copies: {_places(copies.near)}"
     if copies.similarity is not None:
         near += f", similarity up to {copies.similarity:.2f}"
     return [exact, near]
 
 
-def _places(places: Sequence[Place]) -> str:
+def _places(places: Sequence[Place], fate: str = "") -> str:
     if not places:
         return "none ahead"
     slots = list(dict.fromkeys(place.slot for place in places))
     named = ", ".join(f"{slot:,}" for slot in slots[:SLOTS_NAMED])
     more = f" and {count(len(slots) - SLOTS_NAMED)} more" if len(slots) > SLOTS_NAMED else ""
-    return f"{count(len(places))} ahead, in {'slot' if len(slots) == 1 else 'slots'} {named}{more}"
+    return f"{count(len(places))} ahead{fate}, in {'slot' if len(slots) == 1 else 'slots'} {named}{more}"
 
 
 def scope_line(report: Report) -> str:

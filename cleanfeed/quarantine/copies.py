@@ -27,8 +27,6 @@ PLACES = 128
 """Places of a signature: a similarity of 0.5 is estimated to within 0.09 in two cases of three."""
 SIMILAR = 0.5
 """Estimated share of common n-grams from which on a sample is a near copy."""
-LOOK_AHEAD = 10_000
-"""Samples ahead that are compared."""
 LOOK_AHEAD_UNITS = 8_000_000
 """Tokens, or characters, after which the search ends all the same."""
 BLOCK_ROWS = 4096
@@ -52,7 +50,7 @@ def copies_ahead(
     schedule: Schedule,
     last_slot: int,
     suspects: Mapping[str, Sequence[int]],
-    look_ahead: int = LOOK_AHEAD,
+    look_ahead: int,
 ) -> Ahead:
     """Return the samples ahead that are equal or much like some suspects.
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import numpy as np
@@ -19,12 +19,14 @@ import pyarrow as pa
 
 from cleanfeed.build.finished import MANIFEST_NAME, parse_manifest
 from cleanfeed.curriculum.exclusions import HASH_BYTES, HashSet
-from cleanfeed.curriculum.tokenizer import TextEncoder
 from cleanfeed.errors import CleanfeedError, one_line
 from cleanfeed.feed.catalog import read_catalog, storage
 from cleanfeed.feed.pages import Files
 from cleanfeed.quarantine.model import Unusual
 from cleanfeed.signals.registry import SIGNALS
+
+if TYPE_CHECKING:
+    from cleanfeed.curriculum.tokenizer import TextEncoder
 
 HASH_ROWS = 50_000_000
 """Rows whose hashes are read at most: 16 bytes each, about two seconds on a local disk."""
@@ -103,6 +105,9 @@ class Corpus:
 
     @cached_property
     def _encoder(self) -> TextEncoder | None:
+        # It brings numba, which a report of a run whose curriculum is gone has no use for.
+        from cleanfeed.curriculum.tokenizer import TextEncoder
+
         path = Path(self.path) / "tokenizer.json"
         try:
             return TextEncoder(str(path)) if path.is_file() else None

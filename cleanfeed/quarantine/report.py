@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from cleanfeed.errors import CleanfeedError, MisuseError, one_line
 from cleanfeed.feed.schedule import Schedule
-from cleanfeed.quarantine.copies import LOOK_AHEAD, copies_ahead
 from cleanfeed.quarantine.corpus import Corpus
 from cleanfeed.quarantine.model import (
     BatchReport,
@@ -40,6 +39,8 @@ from cleanfeed.runs.incident_files import (
 from cleanfeed.runs.layout import RunDir
 from cleanfeed.runs.records import Incident, SuspectSample
 
+LOOK_AHEAD = 10_000
+"""Samples ahead that are compared for near copies, unless the caller says otherwise."""
 BUCKETS = 600
 """Points of a curve over the whole run."""
 SAMPLES_SHOWN = 20
@@ -173,6 +174,11 @@ class _Library:
             return
         slots = max(0, schedule.n_slots - 1 - self.totals.last_slot)
         self.curriculum.slots_ahead = slots
+        if not self.rows:
+            return
+        # It brings numba, which other reports have no use for.
+        from cleanfeed.quarantine.copies import copies_ahead
+
         ahead = copies_ahead(self.corpus, schedule, self.totals.last_slot, self.rows, look_ahead)
         self.copies = dict(ahead.copies)
         self.curriculum.looked_ahead = ahead.compared

@@ -19,8 +19,11 @@ def fired_of(incident: Incident) -> Fired:
         for name, value in flat.items()
         if name not in (*_NUMBERS, "n", "context", "signal", "rule", "step", "onset_step", "level")
     }
-    numbers = {name: _number(flat.get(name)) for name in _NUMBERS}
     n, signal, context = _number(flat.get("n")), flat.get("signal"), flat.get("context")
+    if isinstance(flat.get("z"), Mapping):
+        # The z of each signal at that step.
+        flat = {**flat, "z": flat["z"].get(signal)}
+    numbers = {name: _number(flat.get(name)) for name in _NUMBERS}
     return Fired(
         rule=incident.rule,
         signal=None if signal is None else str(signal),

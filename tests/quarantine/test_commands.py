@@ -79,7 +79,7 @@ def test_the_report_says_everything_an_engineer_on_call_needs(
         "quarantined poison-40 (dump.jsonl, record 40)",
         world.poison,
         "higher than in 98.77 % of the documents",
-        "the sample or exact copies of it: 6 ahead, in slots",
+        "the sample or exact copies of it: 6 ahead and left out, in slots",
         "near copies: 6 ahead, in slots",
         f"cleanfeed quarantine add {world.run.root} ",
         "Signals are compared with 324 documents;",
