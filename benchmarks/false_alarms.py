@@ -75,8 +75,12 @@ def healthy(kind: str, steps: int, seed: int) -> Iterator[Metrics]:
         level = (1.9 + 9.0 * (1.0 + step / 50.0) ** -0.6) * (1.0 + 0.1 * (stage * 7 % 5))
         loss = level * (1.0 + LOSS_NOISE * (raw[:, 0] + walk[:, 0]))
         norm = np.exp(NORM_NOISE * (raw[:, 1] + walk[:, 1]) + np.log(3.0) * step / steps + 0.2 * (stage % 3))
+        micro = (
+            np.abs(noise(kind, rng, size)[:, 0]) * 2.0
+        )  # how far the worst micro-batch lies above the mean
         for row in range(size):
-            yield Metrics(begin + row + 1, float(loss[row]), float(norm[row]), str(stage[row]))
+            worst = float(loss[row] + level[row] * LOSS_NOISE * micro[row])
+            yield Metrics(begin + row + 1, float(loss[row]), float(norm[row]), str(stage[row]), worst)
 
 
 def walked(rng: np.random.Generator, start: np.ndarray, steps: int) -> np.ndarray:

@@ -27,13 +27,15 @@ class Tail:
         delay: Steps an outlier waits before it counts, so that spikes which belong together do not hide each other.
     """
 
-    __slots__ = ("_begun", "_delay", "_now", "_past", "_waiting")
+    __slots__ = ("_begun", "_delay", "_now", "_past", "_waiting", "count")
 
     def __init__(self, delay: int) -> None:
         self._delay = delay
         self._waiting: deque[tuple[int, float]] = deque()
         self._now = self._past = 0.0
         self._begun = 0
+        self.count = 0
+        """Values that count."""
 
     def add(self, step: int, z: float) -> None:
         """Take in the z of an outlier that turned out to be harmless."""
@@ -44,9 +46,14 @@ class Tail:
         """Return the largest harmless z at a step; 0 where there was none."""
         while self._waiting and self._waiting[0][0] <= step - self._delay:
             self._now = max(self._now, self._waiting.popleft()[1])
+            self.count += 1
         if step - self._begun >= BLOCK:
             self._past, self._now, self._begun = self._now, 0.0, step
         return self._now if self._now > self._past else self._past
+
+    def forget(self) -> None:
+        """Drop the values that still wait: what they are from was not harmless."""
+        self._waiting.clear()
 
     def raised(self, step: int, limit: float, times: float) -> float:
         """Return a limit in z, raised where the run has shown a heavy tail.
@@ -61,9 +68,16 @@ class Tail:
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` needs, as values JSON can hold."""
         waiting = [list(entry) for entry in self._waiting]
-        return {"waiting": waiting, "now": self._now, "past": self._past, "begun": self._begun}
+        return {
+            "waiting": waiting,
+            "now": self._now,
+            "past": self._past,
+            "begun": self._begun,
+            "count": self.count,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up the state of `state_dict`."""
         self._waiting = deque((int(step), float(z)) for step, z in state["waiting"])
-        self._now, self._past, self._begun = state["now"], state["past"], state["begun"]
+        self._now, self._past = state["now"], state["past"]
+        self._begun, self.count = state["begun"], state["count"]

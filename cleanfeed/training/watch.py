@@ -14,6 +14,8 @@ from cleanfeed.training.tails import HARMLESS, LOW_SIDE, Tail
 
 UNUSUAL = 3.0
 """The onset is walked back over steps whose z lies above this."""
+NEVER = -(1 << 60)
+"""A step before every other."""
 REMEMBERED = 64
 """Steps over which the onset can be walked back."""
 SETTLED = 32
@@ -41,7 +43,8 @@ class Watch:
     comes to the same verdict. A lone outlier opens an observation. It becomes an incident where
 
     - ``nonfinite``: the loss or the norm is NaN or Inf, in the grace as well;
-    - ``conjunction``: loss and log grad norm leave their bands within ``conjunction`` steps;
+    - ``conjunction``: loss (or the worst micro-batch's) and log grad norm leave their bands within ``conjunction``
+      steps;
     - ``robust_z``: one z is extreme;
     - ``persistence``: ``persist`` losses in a row are outliers;
     - ``repeat``: it is the third spike in 100 steps;
@@ -65,13 +68,16 @@ class Watch:
         self._z = {"loss": RobustZ("loss", self.policy), "grad_norm": RobustZ("grad_norm", self.policy)}
         self._further = further_detectors(self.policy)
         repeat = self.policy.repeat.within if self.policy.repeat else 0
-        self._tails = {signal: Tail(max(repeat, self.policy.merge_gap)) for signal in self._z}
+        self._micro = RobustZ("worst_micro_loss", self.policy)
+        self._micro_at = NEVER
+        self._tails = {
+            signal: Tail(max(repeat, self.policy.merge_gap)) for signal in (*self._z, self._micro.signal)
+        }
         self._open: Observation | None = None
         self._spikes: deque[list[int]] = deque()
         self._promises: deque[Promise] = deque()
         self._controls: deque[Promise] = deque()
-        self._drift = Tail(0)
-        self._tried = 0
+        self._drift = Tail(self.policy.recover_within + self.policy.merge_gap)
         self._unusual: deque[tuple[int, float]] = deque(maxlen=REMEMBERED)
         self._settled: deque[float] = deque(maxlen=min(SETTLED, self.policy.recover_within))
         self._context: str | None = None
@@ -114,22 +120,33 @@ class Watch:
     def _not_finite(self, metrics: Metrics, closed: bool) -> Verdict:
         trip = self._nonfinite.update(metrics)
         opened = self._act(metrics, [trip]) if trip else False
-        self._unusual.append((metrics.step, float("inf")))
+        if trip:
+            self._unusual.append((metrics.step, float("inf")))
         return self._verdict(metrics, True, [trip] if trip else [], opened, closed, ())
 
     def _outliers(self, metrics: Metrics) -> list[Trip]:
-        """Return the outlying signals of a step, and keep the open observation up to date with them."""
+        """Return the outlying signals of a step."""
         found = [trip for detector in self._z.values() if (trip := detector.update(metrics))]
         self._loss_in_row = self._loss_in_row + 1 if any(trip.signal == "loss" for trip in found) else 0
+        micro = self._micro.update(metrics)
+        if micro is not None and (found or self._open is not None):
+            found.append(micro)
+        elif micro is not None:
+            # Alone it is no sign of anything: it may only confirm a norm that leaves its band soon after.
+            z, tail = micro.z or 0.0, self._tails[micro.signal]
+            if z >= tail.raised(metrics.step, self.policy.z_observe, self.policy.tail_conjunction):
+                self._micro_at = metrics.step
+            tail.add(metrics.step, z)
         return found
 
     def _remember(self, metrics: Metrics) -> None:
         highest = 0.0
-        for signal, detector in self._z.items():
+        for detector in (*self._z.values(), self._micro):
             if detector.reading is None:
                 continue
-            z = detector.reading.z
-            highest = max(highest, z)
+            z, signal = detector.reading.z, detector.signal
+            if detector is not self._micro:
+                highest = max(highest, z)
             if abs(z) >= HARMLESS and z < self.policy.z_observe:
                 self._tails[signal].add(metrics.step, min(abs(z), LOW_SIDE))
         self._unusual.append((metrics.step, highest))
@@ -143,7 +160,6 @@ class Watch:
         policy, step = self.policy, metrics.step
         if self._open is None and (promise := self._band(metrics, self._walked_back(step))):
             self._promises.append(promise)
-            self._controls.clear()  # a control is of ordinary steps alone
         event = self._event(step)
         event.last = step
         trips: list[Trip] = []
@@ -152,16 +168,15 @@ class Watch:
             event.peaks[trip.signal] = max(z, event.peaks.get(trip.signal, 0.0))
             if z >= tail.raised(step, policy.z_observe, policy.tail_conjunction):
                 event.strong[trip.signal] = step
+            detector = self._z.get(trip.signal)
             limit = tail.raised(step, policy.z_act, policy.tail_act)
-            reading = self._z[trip.signal].reading
-            if z >= limit and reading is not None:
-                trips.append(
-                    self._as_act(
-                        self._z[trip.signal].trip(metrics, reading, limit), event, tail=tail.at(step)
-                    )
-                )
-        steps = event.strong.values()
-        if len(steps) == len(self._z) and max(steps) == step and step - min(steps) <= policy.conjunction:
+            if detector is not None and detector.reading is not None and z >= limit:
+                extreme = detector.trip(metrics, detector.reading, limit)
+                trips.append(self._as_act(extreme, event, tail=tail.at(step)))
+        loss_at = max(event.strong.get("loss", NEVER), event.strong.get("worst_micro_loss", self._micro_at))
+        norm_at = event.strong.get("grad_norm", NEVER)
+        if max(loss_at, norm_at) == step and abs(loss_at - norm_at) <= policy.conjunction:
+            event.onset = min(event.onset, loss_at)
             peaks = {signal: event.peaks[signal] for signal in event.strong}
             trips.append(self._as_act(outliers[0], event, rule="conjunction", peaks=peaks))
         if self._loss_in_row >= policy.persist:
@@ -195,22 +210,21 @@ class Watch:
     def _return(self, metrics: Metrics) -> list[Trip]:
         """Return a trip where a promise is due and the loss is further from its band than a healthy run drifts.
 
-        How far it drifts is measured on controls: the same question, asked of ordinary steps.
+        How far it drifts is measured on controls: the same question, asked of ordinary steps. What they say counts
+        once no incident can come of their steps any more.
         """
         step, trips = metrics.step, list[Trip]()
         while self._controls and self._controls[0].due <= step:
             z = self._away(self._controls.popleft(), metrics)
             if z is not None:
-                self._tried += 1
                 self._drift.add(step, z)
-        calm = self._open is None and not self._promises
-        if calm and self.seen % CONTROL == 0 and (control := self._band(metrics, step)):
+        if self._open is None and self.seen % CONTROL == 0 and (control := self._band(metrics, step)):
             self._controls.append(control)
         while self._promises and self._promises[0].due <= step:
             promise = self._promises.popleft()
             z = self._away(promise, metrics)
-            least = self.policy.return_z * (1.0 if self._tried >= TRIED else UNTRIED)
-            limit = max(least, self.policy.tail_conjunction * self._drift.at(step))
+            drift = self.policy.tail_conjunction * self._drift.at(step)
+            limit = max(self.policy.return_z * (1.0 if self._drift.count >= TRIED else UNTRIED), drift)
             if z is None or z <= limit or (self._open is not None and self._open.incident):
                 continue
             trips.append(promise.broken(step, z, limit, len(self._settled)))
@@ -256,6 +270,7 @@ class Watch:
         self._open = None
         self._promises.clear()
         self._controls.clear()
+        self._drift.forget()
         self._loss_in_row = self._sick = 0
 
     def _act(self, metrics: Metrics, trips: list[Trip]) -> bool:
@@ -266,6 +281,7 @@ class Watch:
         event.last = metrics.step
         event.onset = min(event.onset, *(trip.onset_step for trip in trips), metrics.step)
         self._controls.clear()
+        self._drift.forget()  # controls that ended since the onset were not of healthy steps
         skipped_all = self.policy.allows("skip_step") and not event.harmed
         late = any(trip.rule in HINDSIGHT for trip in trips) and not (skipped_all and event.incident)
         event.harmed = event.harmed or late
@@ -325,7 +341,9 @@ class Watch:
             harmed=harmed,
             sick_in_row=self._sick,
             skipped_in_row=self._skipped,
-            z={signal: d.reading.z for signal, d in self._z.items() if d.reading} if finite else {},
+            z={d.signal: d.reading.z for d in (*self._z.values(), self._micro) if d.reading}
+            if finite
+            else {},
             level_shift=shifts,
         )
 
@@ -337,6 +355,8 @@ class Watch:
             "seen": self.seen,
             "healthy_for": self.healthy_for,
             "nonfinite": self._nonfinite.state_dict(),
+            "micro": self._micro.state_dict(),
+            "micro_at": self._micro_at,
             "z": {signal: detector.state_dict() for signal, detector in self._z.items()},
             "further": {detector.rule: detector.state_dict() for detector in self._further},
             "tails": {signal: tail.state_dict() for signal, tail in self._tails.items()},
@@ -348,7 +368,7 @@ class Watch:
             "unusual": [[step, None if z == float("inf") else z] for step, z in self._unusual],
             "settled": list(self._settled),
             "context": self._context,
-            "counts": [self._sick, self._skipped, self._loss_in_row, self._tried],
+            "counts": [self._sick, self._skipped, self._loss_in_row],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -357,7 +377,10 @@ class Watch:
         self._nonfinite.load_state_dict(state["nonfinite"])
         for signal, detector in self._z.items():
             detector.load_state_dict(state["z"][signal])
-            self._tails[signal].load_state_dict(state["tails"][signal])
+        for signal, tail in self._tails.items():
+            tail.load_state_dict(state["tails"][signal])
+        self._micro.load_state_dict(state["micro"])
+        self._micro_at = state["micro_at"]
         self._further = further_detectors(self.policy)
         for further in self._further:
             if further.rule in state["further"]:
@@ -372,7 +395,7 @@ class Watch:
         self._settled.clear()
         self._settled.extend(state["settled"])
         self._context = state["context"]
-        self._sick, self._skipped, self._loss_in_row, self._tried = state["counts"]
+        self._sick, self._skipped, self._loss_in_row = state["counts"]
 
 
 def _unnamed(outliers: list[Trip], trips: list[Trip], graced: bool) -> list[Trip]:

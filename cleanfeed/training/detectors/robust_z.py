@@ -13,7 +13,7 @@ from cleanfeed.training.policy import Policy
 class RobustZ:
     """z = (x − median) / max(1.4826 · MAD, floor) over the last ``window`` healthy steps of the context.
 
-    For the loss x is the loss in nats and the floor 0.5 % of the median; for the gradient norm x is its natural
+    For a loss x is the loss in nats and the floor 0.5 % of the median; for the gradient norm x is its natural
     logarithm and the floor 0.15. Fires at z ≥ ``z_observe`` (6); high values only. A step whose number is not
     finite, or not above 0 for a norm, is passed over.
 
@@ -21,13 +21,13 @@ class RobustZ:
     bake-off and false alarms: docs/detectors.md.
 
     Args:
-        signal: ``loss`` or ``grad_norm``.
+        signal: ``loss``, ``worst_micro_loss`` or ``grad_norm``.
         policy: Window, limits and floors.
     """
 
     rule = "robust_z"
 
-    def __init__(self, signal: Literal["loss", "grad_norm"], policy: Policy) -> None:
+    def __init__(self, signal: Literal["loss", "worst_micro_loss", "grad_norm"], policy: Policy) -> None:
         self.signal = signal
         self.limit = policy.z_observe
         self.log = signal == "grad_norm"
@@ -39,7 +39,7 @@ class RobustZ:
     def update(self, metrics: Metrics) -> Trip | None:
         """Return a trip of level ``observe`` where the step is an outlier."""
         self.reading = None
-        value = metrics.grad_norm if self.log else metrics.loss
+        value = self._value(metrics)
         if value is None or not math.isfinite(value) or (self.log and value <= 0.0):
             return None
         line = self.baselines.of(metrics.context, metrics.step)
@@ -50,7 +50,7 @@ class RobustZ:
 
     def trip(self, metrics: Metrics, reading: Reading, limit_z: float) -> Trip:
         """Return the trip for a reading, with the limit and the median in the unit of the signal."""
-        value = metrics.grad_norm if self.log else metrics.loss
+        value = self._value(metrics)
         limit = reading.median + limit_z * reading.scale
         detail = {
             "median": _power(reading.median) if self.log else reading.median,
@@ -69,6 +69,14 @@ class RobustZ:
             "observe",
             detail,
         )
+
+    def _value(self, metrics: Metrics) -> float | None:
+        if self.log:
+            return metrics.grad_norm
+        if self.signal == "loss":
+            return metrics.loss
+        # Where the step is one micro-batch its loss is the loss, and says nothing of its own.
+        return None if metrics.worst_micro_loss == metrics.loss else metrics.worst_micro_loss
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` needs, as values JSON can hold."""
