@@ -94,9 +94,13 @@ def _read_duckdb(path: Path) -> Iterator[bytes]:
         with duckdb.connect(str(path), read_only=True) as store:
             rows = store.execute("SELECT sample_hash FROM samples WHERE state = ?", [QUARANTINED]).fetchall()
     except duckdb.Error as error:
-        raise MisuseError(
-            one_line("not a quarantine store", f"--exclude {path}", str(error).splitlines()[0], EXPECTED)
-        ) from error
+        said = str(error).splitlines()[0]
+        if "Could not set lock" in said:
+            todo = "Wait for the process that holds it, or give what 'cleanfeed quarantine export' wrote."
+            raise MisuseError(
+                one_line("the store is in use", f"--exclude {path}", said, todo=todo)
+            ) from error
+        raise MisuseError(one_line("not a quarantine store", f"--exclude {path}", said, EXPECTED)) from error
     for (text,) in rows:
         yield _from_hex(text, str(path))
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from cleanfeed.errors import BusyError
+from cleanfeed.curriculum.exclusions import read_exclusions
+from cleanfeed.errors import BusyError, MisuseError
 from cleanfeed.quarantine.store import Quarantine
 from cleanfeed.runs.incident_files import write_incident
 from cleanfeed.runs.layout import RunDir
@@ -187,3 +188,12 @@ def test_a_kill_between_any_two_effects_loses_nothing() -> None:
             "next_incident",
         ):
             assert line["samples"] == finished[line["scene"]]["samples"]
+
+
+def test_a_build_says_that_a_store_is_held(tmp_path: Path) -> None:
+    store = recorded(tmp_path)
+    with held(HOLD, store.path) as process:
+        said = rf"the store is in use: --exclude .*\(PID {process.pid}\)"
+        with pytest.raises(MisuseError, match=said):
+            read_exclusions([str(store.path)])
+    assert len(read_exclusions([str(store.path)])) == 1
