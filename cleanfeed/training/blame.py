@@ -60,6 +60,8 @@ class Blame:
     """First and last slot from onset to trip, where not every batch behind it has named culprits."""
     stands_out: bool = False
     """Whether a batch or a sample stands out from its like."""
+    named: bool = False
+    """Whether every batch behind it has named culprits, and its other samples are healthy."""
 
 
 def find_blame(
@@ -90,6 +92,7 @@ def find_blame(
         blame.stands_out = blame.stands_out or (bool(found) and not whole)
         named = named and not whole
         blame.samples += found[: MOST_ROWS - len(blame.samples)]
+    blame.named = bool(behind) and named
     if behind and not named:
         slots = [one.slot for one in since]
         blame.slots = (min(slots), max(slots))

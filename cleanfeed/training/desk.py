@@ -112,6 +112,7 @@ class IncidentDesk:
             last_slot=case.step.slot,
             safe_checkpoints=None if guard.ring is None else guard.ring.before(case.onset, policy.margin)[1],
             stands_out=blame.stands_out,
+            named=blame.named,
             steps_since_rollback=None if case.rolled_back_to is None else max(0, trip - case.rolled_back_to),
             over_budget=self._over_budget(blame),
         )

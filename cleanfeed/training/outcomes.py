@@ -9,6 +9,9 @@ Nothing is blamed for good on one sign alone. Three experiments decide, and each
 - *the run with the suspects*: after a rollback that excluded nothing. If the same place is sick again on restored
   weights, the data are to blame after all.
 
+A fourth is in the batch itself, where the loop tells the losses of single samples: if a few stand far out and the rest
+are as healthy as ever, the weights are sound. Such a batch near an earlier place is another part of the same pocket.
+
 Places are compared by slot, which a rollback does not move.
 """
 
@@ -44,6 +47,9 @@ class Situation:
     """Usable safe checkpoints before the onset; None where the run keeps none at all."""
     stands_out: bool = False
     """Whether a batch or sample stands out from its like: evidence against data, see `cleanfeed.training.suspects`."""
+    named: bool = False
+    """Whether single samples are named in every sick batch while the rest of it is as healthy as before: the weights
+    are sound then, and what comes next to an earlier place is more of the same data."""
     steps_since_rollback: int | None = None
     """Steps since the last rollback; None where there was none."""
     over_budget: bool = False
@@ -155,8 +161,12 @@ def _wanted(
         return Judgement(
             "skip_step", "seen before the optimizer took the step: the weights are unharmed", True
         )
+    if before is not None and situation.named:
+        return _pocket(policy, situation, history, before, lowered)
     if before is not None:
         return _again(policy, situation, history, before, lowered)
+    if situation.named and not verdict.harmed:
+        return Judgement("skip_step", "batch after batch, a few samples stand out and the rest are healthy", True)
     if verdict.escalated and not verdict.harmed:
         why = f"{verdict.sick_in_row} different batches in a row are sick with unharmed weights: state, not data"
         return Judgement("rollback", why, False, 1, _factor(policy, lowered), outcome="state_not_data")
@@ -169,6 +179,23 @@ def _wanted(
     return Judgement("rollback", why, True, 1, _factor(policy, lowered), ahead)
 
 
+def _pocket(
+    policy: Policy, situation: Situation, history: Sequence[Incident], before: Incident, lowered: int
+) -> Judgement:
+    """Return the answer to more bad samples near the place of an earlier incident, whose suspects stay excluded."""
+    why = f"more samples stand out near the place of incident {before.incident_id}, and the rest are healthy"
+    if not situation.verdict.harmed:
+        return Judgement("skip_step", why, True)
+    return Judgement("rollback", why, True, 1, _factor(policy, lowered), _ahead(policy, situation, history))
+
+
+def _ahead(policy: Policy, situation: Situation, history: Sequence[Incident]) -> int:
+    """Return how many slots after this step are left out unseen: twice as many each time the place is sick again."""
+    times = sum(1 for incident in history if _near(policy, situation, incident))
+    width = situation.last_slot - situation.first_slot + 1
+    return max(policy.skip_batches, min(width * 2**times, MOST_AHEAD))
+
+
 def _again(
     policy: Policy, situation: Situation, history: Sequence[Incident], before: Incident, lowered: int
 ) -> Judgement:
@@ -178,8 +205,7 @@ def _again(
     excluded = bool(before.skip_ranges or _excluded(before))
     if not excluded and _last_action(before) == "rollback":
         # The control with the suspects: the same batches on restored weights.
-        width = situation.last_slot - situation.first_slot + 1
-        ahead = max(policy.skip_batches, min(width * (2**times), MOST_AHEAD))
+        ahead = _ahead(policy, situation, history)
         why = f"the place of incident {number} is sick again on restored weights: the data are to blame"
         ruling = Ruling(number, "did_not_help", "the rollback alone did not help; the data are to blame")
         return Judgement("rollback", why, True, 1, _factor(policy, lowered), ahead, rulings=(ruling,))

@@ -116,6 +116,20 @@ def test_a_new_spike_near_an_old_one_is_first_skipped_and_says_nothing_of_it() -
     assert (short(judgement), judgement.rulings) == (("skip_step", True, 0, 1.0), ())
 
 
+def test_a_pocket_of_bad_samples_is_left_out_piece_by_piece_and_nothing_is_released() -> None:
+    first = incident(1, 300, "rollback")
+    judgement = judge(POLICY, at(HARMED, slot=302, named=True), [first])
+    assert (short(judgement), judgement.ahead, judgement.rulings) == (("rollback", True, 1, 1.0), 2, ())
+    history = [first, incident(2, 302, "rollback")]
+    judgement = judge(POLICY, at(HARMED, slot=305, named=True), history)
+    assert (short(judgement), judgement.ahead, judgement.rulings) == (("rollback", True, 1, 1.0), 4, ())
+
+
+def test_a_row_of_batches_with_named_samples_and_healthy_rest_is_skipped_and_blames_the_data() -> None:
+    judgement = judge(POLICY, at(ESCALATED, named=True), [incident(1, 300, "skip_step")])
+    assert (short(judgement), judgement.outcome) == (("skip_step", True, 0, 1.0), "open")
+
+
 def test_a_spike_elsewhere_soon_after_is_the_state_unless_a_batch_stands_out() -> None:
     history = [incident(1, 300, "rollback")]
     elsewhere = at(HARMED, slot=600, steps_since_rollback=310)
