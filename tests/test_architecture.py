@@ -12,7 +12,20 @@ import pytest
 import cleanfeed
 
 PACKAGE = Path(cleanfeed.__file__).parent
-PARTS = ("errors", "settings", "documents", "signals", "rules", "curriculum", "build", "cli")
+PARTS = (
+    "errors",
+    "settings",
+    "documents",
+    "signals",
+    "rules",
+    "curriculum",
+    "build",
+    "feed",
+    "runs",
+    "quarantine",
+    "training",
+    "cli",
+)
 FACES = ("__init__", "__main__")
 HEAVY = {"torch", "numba", "duckdb"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -65,6 +78,7 @@ def test_a_module_opens_with_one_sentence(path: Path) -> None:
         "from cleanfeed.cli.main import main; main(['build', '--help'])",
         "from cleanfeed.cli.main import main; main(['verify', '--help'])",
         "from cleanfeed.cli.main import main; main(['explain', '--help'])",
+        "from cleanfeed.cli.main import main; main(['quarantine', 'report', '--help'])",
     ],
 )
 def test_help_loads_neither_torch_nor_numba_nor_duckdb(statement: str) -> None:

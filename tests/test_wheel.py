@@ -51,6 +51,15 @@ def test_presets_are_read_from_the_wheel(installed: Path) -> None:
     assert names.split() == sorted(path.stem for path in (ROOT / "pipelines").glob("*.yaml"))
 
 
+def test_the_page_of_a_report_is_inside(installed: Path) -> None:
+    code = (
+        "from pathlib import Path; from cleanfeed.cli.incident_page import page\n"
+        "from cleanfeed.quarantine.report import make_report; from cleanfeed.runs.layout import RunDir\n"
+        "Path('run/ledger').mkdir(parents=True); print(page(make_report(RunDir(Path('run'))))[:15])"
+    )
+    assert run(installed, code) == "<!doctype html>"
+
+
 def test_nothing_of_the_repository_but_the_package_is_installed(installed: Path) -> None:
     top = {path.name for path in installed.iterdir()}
     assert {name for name in top if not name.endswith(".dist-info")} == {"cleanfeed"}
