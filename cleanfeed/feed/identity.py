@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,14 +18,16 @@ import pyarrow as pa
 import xxhash
 
 from cleanfeed.errors import MisuseError, one_line
-from cleanfeed.feed.catalog import Catalog
+from cleanfeed.feed.catalog import Catalog, RowGroup
 from cleanfeed.feed.pages import Files
 from cleanfeed.feed.permutation import Int64
 
 HASH_BYTES = 16
 COLUMN = "sample_hash"
-KEPT_GROUPS = 512
-"""Row groups whose hashes are kept: 16 bytes a row, a few megabytes in all."""
+KEPT_BYTES = 32 * 2**20
+"""Hashes that are kept once read: 2 million rows, all row groups that 64 lanes have open many times over."""
+SEARCHERS = 8
+"""Files that are searched at a time."""
 
 Hashes = npt.NDArray[np.uint8]
 _HEX = re.compile(r"[0-9a-fA-F]{32}")
@@ -67,6 +70,7 @@ class SampleHashes:
     def __init__(self, curriculum: HasColumns) -> None:
         self.curriculum = curriculum
         self._kept: OrderedDict[int, Hashes] = OrderedDict()
+        self._bytes = 0
         self._found: dict[bytes, tuple[int, ...]] = {}
 
     def of(self, rows: Int64) -> Hashes:
@@ -96,26 +100,37 @@ class SampleHashes:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what another process needs: nothing that can be read again."""
-        return {"curriculum": self.curriculum, "_kept": OrderedDict(), "_found": {}}
+        return {"curriculum": self.curriculum, "_kept": OrderedDict(), "_bytes": 0, "_found": {}}
 
     def know(self, rows: dict[bytes, tuple[int, ...]]) -> None:
         """Take up what is already known, such as from a state of the same curriculum."""
         self._found.update(rows)
 
     def _search(self, wanted: list[bytes]) -> Iterator[tuple[bytes, int]]:
+        """Yield each of the hashes with each of its rows, ascending, file by file."""
         catalog = self.curriculum.catalog
-        files = Files(catalog, "text" if catalog.tokenizer_digest is None else "input_ids")
-        keys = np.sort(np.frombuffer(b"".join(wanted), dtype=">u8").reshape(-1, 2)[:, 0])
+        heads = np.sort(np.frombuffer(b"".join(wanted), dtype=np.uint64)[::2])
         sought = set(wanted)
-        for number in range(catalog.groups):
-            place = catalog.row_group(number)
-            hashes = _array(files.table(place, [COLUMN]))
-            heads = hashes.view(">u8")[:, 0]
-            at = np.minimum(np.searchsorted(keys, heads), len(keys) - 1)
-            for row in np.flatnonzero(keys[at] == heads).tolist():
-                one = hashes[row].tobytes()
-                if one in sought:
-                    yield one, place.first_row + row
+        first_groups = [
+            stage.first_group + number * stage.file_groups
+            for stage in catalog.stages
+            if stage.samples
+            for number in range(stage.files)
+        ]
+        ends = [*first_groups[1:], catalog.groups]
+
+        def of_file(groups: range) -> list[tuple[bytes, int]]:
+            # Its own, for a ParquetFile is not for two threads.
+            files = Files(catalog, "text" if catalog.tokenizer_digest is None else "input_ids")
+            return [
+                found
+                for group in groups
+                for found in _found_in(files, catalog.row_group(group), heads, sought)
+            ]
+
+        with ThreadPoolExecutor(min(SEARCHERS, len(first_groups))) as pool:
+            for found in pool.map(of_file, map(range, first_groups, ends)):
+                yield from found
 
     def _group(self, number: int) -> Hashes:
         hashes = self._kept.get(number)
@@ -123,10 +138,22 @@ class SampleHashes:
             place = self.curriculum.catalog.row_group(number)
             rows = np.arange(place.first_row, place.first_row + place.rows, dtype=np.int64)
             hashes = self._kept[number] = _array(self.curriculum.columns(rows, [COLUMN]))
-            if len(self._kept) > KEPT_GROUPS:
-                self._kept.popitem(last=False)
+            self._bytes += hashes.nbytes
+            while self._bytes > KEPT_BYTES and len(self._kept) > 1:
+                self._bytes -= self._kept.popitem(last=False)[1].nbytes
         self._kept.move_to_end(number)
         return hashes
+
+
+def _found_in(
+    files: Files, place: RowGroup, heads: npt.NDArray[np.uint64], sought: set[bytes]
+) -> list[tuple[bytes, int]]:
+    """Return the hashes of a row group that are sought, and their rows; ``heads`` are their first halves, sorted."""
+    hashes = _array(files.table(place, [COLUMN]))
+    own = hashes.view(np.uint64)[:, 0]
+    near = heads[np.minimum(np.searchsorted(heads, own), len(heads) - 1)]
+    rows = np.flatnonzero(near == own).tolist()
+    return [(one, place.first_row + row) for row in rows if (one := hashes[row].tobytes()) in sought]
 
 
 def _array(table: pa.Table) -> Hashes:

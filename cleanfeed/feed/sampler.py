@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from torch.utils.data import Sampler
 
 from cleanfeed.errors import MisuseError, ResumeError, one_line
+from cleanfeed.feed.batches import Batches
+from cleanfeed.feed.catalog import StageEntry
 from cleanfeed.feed.exclusions import Exclusions
 from cleanfeed.feed.identity import HasColumns, SampleHashes, batch_hash, hash_bytes
 from cleanfeed.feed.order import ORDER_VERSION
 from cleanfeed.feed.permutation import Int64
-from cleanfeed.feed.schedule import NOWHERE, Block, rank_part
+from cleanfeed.feed.schedule import NOWHERE, Reader, rank_part
 from cleanfeed.feed.segments import StagePlan, stage_plan
 from cleanfeed.feed.shares import make_schedule, micro_sizes, this_rank
 from cleanfeed.feed.state import STATE_VERSION, check_state
-
-BLOCK_ROWS = 1 << 14
-"""Rows whose order is worked out at once: the cost of a call to numpy is shared by many slots."""
 
 log = logging.getLogger("cleanfeed")
 
@@ -117,8 +116,9 @@ class CurriculumSampler(Sampler[list[int]]):
         self._committed = 0
         self._issued: deque[list[int]] = deque()
         """Slots given out since the last commit, as runs [first, last]."""
-        self._generation = 0
+        self.generation = 0
         """Changes when live iterators become stale."""
+        self._reader = Reader(self.schedule)
         if self.dropped and self.rank == 0:
             log.warning(
                 "%d of %d samples of the run are left out: they do not fill a slot (drop_last=True)",
@@ -153,24 +153,32 @@ class CurriculumSampler(Sampler[list[int]]):
 
     def _count(self, first: int, last: int) -> int:
         sizes = self.schedule.sizes(first, last)
-        return sum(size // self.world_size // self._micro[size] * slots for size, slots in sizes.items())
+        return sum(self._batches(size) * slots for size, slots in sizes.items())
+
+    def _batches(self, size: int) -> int:
+        return size // self.world_size // self._micro[size]
+
+    def micro_rows(self, size: int) -> int:
+        """Return the rows of a micro-batch of a slot of this size."""
+        return self._micro[size]
 
     # What a slot holds.
 
     def slot_rows(self, slot: int) -> Int64:
         """Return the indices of a slot in global order, shape [rows of the slot]; negative ones are pad rows."""
-        return self.exclusions.blanked(self.schedule.rows(self._checked(slot)))
+        block, at = self._reader.at(self._checked(slot))
+        return self.exclusions.blanked(block.rows[at].copy())
 
     def rank_rows(self, slot: int, rank: int | None = None) -> Int64:
         """Return the indices of a slot that are a rank's (default: this one's), in slot order."""
-        block = self.schedule.block(self._checked(slot), 1)
+        block, at = self._reader.at(self._checked(slot))
         rank = self.rank if rank is None else rank
-        return self.exclusions.blanked(block.rows[0])[rank_part(block, 0, rank, self.world_size)]
+        return self.exclusions.blanked(block.rows[at, rank_part(block, at, rank, self.world_size)].copy())
 
     def micro_batches(self, slot: int) -> int:
         """Return how many micro-batches each rank has of a slot."""
-        size = self.schedule.size(self._checked(slot))
-        return size // self.world_size // self._micro[size]
+        block, _ = self._reader.at(self._checked(slot))
+        return self._batches(block.rows.shape[1])
 
     def epoch_of(self, slot: int) -> int:
         """Return the epoch of a slot (of its first row), from 0."""
@@ -178,11 +186,16 @@ class CurriculumSampler(Sampler[list[int]]):
 
     def stage_of(self, slot: int) -> int:
         """Return the index of the stage of a slot's first row."""
-        return self.curriculum.catalog.stages[self.schedule.stage(self._checked(slot))].index
+        return self._stage(slot).index
 
     def band_of(self, slot: int) -> str:
         """Return the name of the band of a slot's first row."""
-        return self.curriculum.catalog.stages[self.schedule.stage(self._checked(slot))].band
+        return self._stage(slot).band
+
+    def _stage(self, slot: int) -> StageEntry:
+        block, at = self._reader.at(self._checked(slot))
+        catalog = self.curriculum.catalog
+        return catalog.stages[int(catalog.stages_at(block.rows[at, :1])[0])]
 
     def next_slot(self, slot: int) -> int | None:
         """Return the first slot from this one on that is not excluded; None at the end of the run."""
@@ -310,9 +323,9 @@ class CurriculumSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Batches:
         """Return a new iterator from the committed cursor; one that is still live becomes stale."""
-        self._generation += 1
+        self.generation += 1
         self._issued.clear()
-        return Batches(self, self._generation)
+        return Batches(self, self.generation)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the run as JSON-able values of its own, the same on every rank.
@@ -361,107 +374,17 @@ class CurriculumSampler(Sampler[list[int]]):
         if not keep_exclusions:
             self.exclusions.add_state(state)
             self._hashes.know(self.exclusions.hashes)
-        self._move(committed)
+        self.move(committed)
 
-    def _move(self, slot: int) -> None:
+    def move(self, slot: int) -> None:
+        """Set the committed cursor; what was issued comes again."""
         self._committed = slot
         self._issued.clear()
-        self._generation += 1
+        self.generation += 1
 
-    def _issue(self, slot: int) -> None:
+    def note_issued(self, slot: int) -> None:
+        """Note that a slot was given out; iterators of the sampler do so."""
         if self._issued and self._issued[-1][1] + 1 == slot:
             self._issued[-1][1] = slot
         else:
             self._issued.append([slot, slot])
-
-
-class Batches(Iterator[list[int]]):
-    """This rank's micro-batches from the committed cursor on; made by ``iter(sampler)``.
-
-    It has a state of its own, the place of the next micro-batch to be issued, for loaders that keep it with each
-    batch they deliver, as torchdata's ``StatefulDataLoader`` does.
-    """
-
-    def __init__(self, sampler: CurriculumSampler, generation: int) -> None:
-        self._sampler, self._generation = sampler, generation
-        self._slot = sampler.committed
-        self._waiting: deque[list[int]] = deque()
-        self._given = 0
-        """Micro-batches given out of the slot before ``_slot``, while some of it are waiting."""
-        self._block: Block | None = None
-        self._rows: Int64 = np.zeros((0, 0), dtype=np.int64)
-        self._version = -1
-
-    def __next__(self) -> list[int]:
-        """Return the next micro-batch.
-
-        Raises:
-            ResumeError: A state was loaded, or another iterator made, since this one was.
-        """
-        if self._generation != self._sampler._generation:
-            raise ResumeError(
-                one_line(
-                    "a stale iterator of the sampler",
-                    "CurriculumSampler",
-                    "a state was loaded or another iterator made since",
-                    todo="Make a new iterator of the loader.",
-                )
-            )
-        if not self._waiting:
-            slot = self._sampler.next_slot(self._slot)
-            if slot is None:
-                raise StopIteration
-            self._waiting.extend(self._cut(slot))
-            self._sampler._issue(slot)
-            self._slot, self._given = slot + 1, 0
-        self._given += 1
-        return self._waiting.popleft()
-
-    def state_dict(self) -> dict[str, int]:
-        """Return the slot of the next micro-batch and its number in it."""
-        if self._waiting:
-            return {"slot": self._slot - 1, "micro_batch": self._given}
-        return {"slot": self._slot, "micro_batch": 0}
-
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on from a state; the sampler's committed cursor moves to its slot."""
-        slot = state["slot"]
-        self._sampler._move(slot)
-        self._generation = self._sampler._generation
-        self._slot, self._given = slot, 0
-        self._waiting.clear()
-        if self._sampler.next_slot(slot) == slot:
-            for _ in range(state["micro_batch"]):
-                next(self)
-
-    def _cut(self, slot: int) -> list[list[int]]:
-        """Return the micro-batches of a slot, worked out together with those that follow."""
-        sampler, block = self._sampler, self._block
-        if block is None or not 0 <= slot - block.first < len(block.rows):
-            # The first batch is waited for; those that follow are cheaper by the block.
-            most = BLOCK_ROWS if self._block is not None else 1
-            block = self._block = sampler.schedule.block(slot, most)
-            self._version = -1
-            self._announce(block)
-        if self._version != sampler.exclusions.version:
-            self._rows = sampler.exclusions.blanked(block.rows)
-            self._version = sampler.exclusions.version
-        at = slot - block.first
-        rows = self._rows[at, rank_part(block, at, sampler.rank, sampler.world_size)].tolist()
-        micro = sampler._micro[block.rows.shape[1]]
-        return [rows[first : first + micro] for first in range(0, len(rows), micro)]
-
-    def _announce(self, block: Block) -> None:
-        """Tell the curriculum which rows follow, in this block and the next, so that it can decode them ahead."""
-        sampler = self._sampler
-        expect = getattr(sampler.curriculum, "expect", None)
-        if expect is None:
-            return
-        after = block.first + len(block.rows)
-        blocks = [block, sampler.schedule.block(after, BLOCK_ROWS)] if after < sampler.n_slots else [block]
-        parts = [
-            one.rows[at, rank_part(one, at, sampler.rank, sampler.world_size)]
-            for one in blocks
-            for at in range(len(one.rows))
-        ]
-        expect(np.concatenate(parts))

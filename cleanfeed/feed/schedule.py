@@ -16,6 +16,8 @@ from cleanfeed.feed.permutation import Int64
 from cleanfeed.feed.samples import FILLER
 from cleanfeed.feed.segments import EpochPlan, Sequential, StagePlan, segments_of
 
+BLOCK_ROWS = 1 << 14
+"""Rows whose order is worked out at once: the cost of a call to numpy is shared by many slots."""
 NOWHERE = -1
 """Slot of a row that the run leaves out."""
 
@@ -120,6 +122,44 @@ class Schedule(ABC):
 
     def _stage_positions(self, stage: int, epoch: int, rows: Int64) -> Int64:
         return self.orders[stage].positions(epoch, rows - self.catalog.stages[stage].first_row)
+
+
+class Reader:
+    """Reads a schedule mostly from front to back, many slots worked out at once and each of them once.
+
+    Args:
+        schedule: The order.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self._block: Block | None = None
+        self._next: Block | None = None
+
+    def at(self, slot: int) -> tuple[Block, int]:
+        """Return a block that holds a slot, and the slot's place in it."""
+        for block in (self._block, self._next):
+            if block is not None and 0 <= slot - block.first < len(block.rows):
+                break
+        else:
+            # The first slot asked for is waited for, and one out of turn is perhaps the only one.
+            in_turn = self._block is not None and slot == self._block.first + len(self._block.rows)
+            block = self.schedule.block(slot, BLOCK_ROWS if in_turn else 1)
+        if block is not self._block:
+            self._block, self._next = block, None
+        return block, slot - block.first
+
+    def ahead(self) -> Block | None:
+        """Return the block after the one read last; None at the end of the run."""
+        if self._block is not None and self._next is None:
+            first = self._block.first + len(self._block.rows)
+            if first < self.schedule.n_slots:
+                self._next = self.schedule.block(first, BLOCK_ROWS)
+        return self._next
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what cannot be worked out again."""
+        return {"schedule": self.schedule, "_block": None, "_next": None}
 
 
 class RowSchedule(Schedule):

@@ -27,7 +27,7 @@ LIMITS = {
     "lanes": (1, 1 << 20),
 }
 """Smallest and largest value of each setting."""
-TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"))
+TORCHRUN = ("RANK", "WORLD_SIZE")
 
 
 def this_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
@@ -42,9 +42,11 @@ def this_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if rank is None or world_size is None:
         if dist.is_available() and dist.is_initialized():
             rank, world_size = dist.get_rank(), dist.get_world_size()
-        else:
+        elif all(os.environ.get(name, "").isdigit() for name in TORCHRUN):
             # A sampler made before init_process_group must not give rank 0's rows to every rank.
-            rank, world_size = (int(os.environ.get(name, alone)) for name, alone in TORCHRUN)
+            rank, world_size = (int(os.environ[name]) for name in TORCHRUN)
+        else:
+            rank, world_size = 0, 1
     if not 0 <= rank < world_size:
         got = f"{rank} of {world_size}"
         raise MisuseError(one_line("no such rank", "rank, world_size", got, "0 to world_size - 1"))

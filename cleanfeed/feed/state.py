@@ -6,6 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from cleanfeed.errors import ResumeError, one_line
+from cleanfeed.feed.catalog import Catalog
+from cleanfeed.feed.order import ORDER_VERSION
+from cleanfeed.feed.schedule import RowSchedule, Schedule
+from cleanfeed.feed.segments import stage_plan
+from cleanfeed.feed.token_schedule import TokenSchedule
 
 STATE_VERSION = 1
 SAME = ("order_version", "curriculum", "seed", "lanes", "global_batch", "batch_tokens", "schedule")
@@ -51,3 +56,22 @@ def check_state(state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
                 "Make the sampler as it was, or start a new run.",
             )
         )
+
+
+def schedule_of(catalog: Catalog, state: Mapping[str, Any]) -> Schedule:
+    """Return the schedule a state speaks of, for whoever reads a run without training it.
+
+    Args:
+        catalog: The curriculum.
+        state: What ``sampler.state_dict()`` returned.
+
+    Raises:
+        ResumeError: It is no state, or one of another curriculum or order version.
+    """
+    here = {**state, "order_version": ORDER_VERSION, "curriculum": catalog.digest}
+    check_state(state, here)
+    settings = {name: state[name] for name in ("seed", "epochs", "lanes", "drop_last")}
+    plan = stage_plan(state["schedule"])
+    if state["global_batch"] is not None:
+        return RowSchedule(catalog, state["global_batch"], plan=plan, **settings)
+    return TokenSchedule(catalog, state["batch_tokens"], plan=plan, **settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cleanfeed.feed.exclusions import Exclusions, merged
@@ -54,6 +54,7 @@ def test_what_is_taken_out_of_the_skip_ranges_is_trained_again(
     assert {slot for low, high in exclusions.ranges for slot in range(low, high + 1)} == expected
 
 
+@settings(max_examples=60)
 @given(st.sampled_from(SCHEDULES), RANGES, st.sets(st.integers(0, 41)))
 def test_slots_rows_and_counts_against_a_plain_account(
     schedule: Schedule, ranges: list[tuple[int, int]], rows: set[int]

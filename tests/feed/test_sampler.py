@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cleanfeed import Curriculum, CurriculumSampler
@@ -150,6 +150,7 @@ def test_what_does_not_fill_the_last_slot_is_said_aloud_and_once(
     assert len(caplog.records) == 1
 
 
+@settings(max_examples=60)
 @given(
     options=st.sampled_from(
         [
@@ -298,6 +299,7 @@ def test_more_epochs_may_be_added_where_the_slots_so_far_are_the_same(make: Make
         make(epochs=3).load_state_dict(filled.state_dict())
 
 
+@settings(max_examples=40)
 @given(data=st.data())
 def test_exclusions_leave_every_other_slot_as_it_was(make: Make, data: st.DataObject) -> None:
     # Before, at and after the cursor; given at the start or on the way.

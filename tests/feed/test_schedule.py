@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cleanfeed.feed.samples import FILLER
-from cleanfeed.feed.schedule import NOWHERE, RowSchedule, rank_part
+from cleanfeed.feed.schedule import NOWHERE, Reader, RowSchedule, rank_part
 from cleanfeed.feed.segments import Blend, Cycle, Sequential, StagePlan
 
 from . import reference
@@ -203,6 +203,31 @@ def test_epoch_stage_and_sizes_of_a_slot_are_those_of_its_rows(schedule: RowSche
         assert schedule.size(slot) == len(schedule.rows(slot))
     short = np.flatnonzero((everything(schedule).reshape(-1, schedule.global_batch) == FILLER).any(axis=1))
     assert list(schedule.short_slots) == short.tolist()
+
+
+@given(schedules(), st.data())
+def test_a_reader_gives_the_block_of_any_slot_and_the_one_after(
+    schedule: RowSchedule, data: st.DataObject
+) -> None:
+    assume(schedule.n_slots)
+    reader = Reader(schedule)
+    for slot in data.draw(st.lists(st.integers(0, schedule.n_slots - 1), max_size=6)):
+        block, at = reader.at(slot)
+        assert block.rows[at].tolist() == schedule.rows(slot).tolist()
+        ahead = reader.ahead()
+        after = block.first + len(block.rows)
+        assert (ahead.first if ahead is not None else schedule.n_slots) == after
+
+
+def test_a_reader_works_slots_out_once_when_they_are_read_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = RowSchedule(catalog_of_sizes((60_000, 50)), 2, lanes=2)
+    reader, made = Reader(schedule), []
+    block_of = schedule.block
+    monkeypatch.setattr(schedule, "block", lambda first, most: made.append(first) or block_of(first, most))
+    for slot in range(schedule.n_slots):
+        reader.at(slot)
+        reader.ahead()
+    assert made == [0, 1, 8193, 16385, 24577]
 
 
 def test_a_slot_larger_than_its_stages_spans_them() -> None:
