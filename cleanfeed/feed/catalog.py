@@ -90,6 +90,8 @@ class Catalog:
     tokenizer_digest: str | None
     end_of_text_id: int | None
     stages: tuple[StageEntry, ...]
+    vocab_size: int | None = None
+    """Ids of the tokenizer, added ones included: the rows a model's embedding needs."""
 
     @property
     def samples(self) -> int:
@@ -209,6 +211,7 @@ def catalog_of(manifest: Mapping[str, Any], path: str) -> Catalog:
         tokenizer_digest=tokenizer and tokenizer["digest"],
         end_of_text_id=tokenizer and tokenizer["end_of_text_id"],
         stages=tuple(stages),
+        vocab_size=tokenizer and tokenizer["vocab_size"],
     )
     _check_cut(catalog, manifest)
     return catalog
