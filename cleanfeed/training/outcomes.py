@@ -166,7 +166,9 @@ def _wanted(
     if before is not None:
         return _again(policy, situation, history, before, lowered)
     if situation.named and not verdict.harmed:
-        return Judgement("skip_step", "batch after batch, a few samples stand out and the rest are healthy", True)
+        return Judgement(
+            "skip_step", "batch after batch, a few samples stand out and the rest are healthy", True
+        )
     if verdict.escalated and not verdict.harmed:
         why = f"{verdict.sick_in_row} different batches in a row are sick with unharmed weights: state, not data"
         return Judgement("rollback", why, False, 1, _factor(policy, lowered), outcome="state_not_data")

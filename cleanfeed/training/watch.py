@@ -16,6 +16,8 @@ UNUSUAL = 3.0
 """The onset is walked back over steps whose z lies above this."""
 NEVER = -(1 << 60)
 """A step before every other."""
+LED_UP = 2
+"""Unusual steps before an outlier that were its beginning, so that the optimizer has taken sick steps already."""
 REMEMBERED = 64
 """Steps over which the onset can be walked back."""
 SETTLED = 32
@@ -242,7 +244,8 @@ class Watch:
     def _event(self, step: int) -> Observation:
         if self._open is None:
             onset = self._walked_back(step)
-            self._open = Observation(onset, step - 1, harmed=onset < step)
+            # One step a little out of the ordinary comes by chance; several in a row led up to it.
+            self._open = Observation(onset, step - 1, harmed=step - onset >= LED_UP)
         return self._open
 
     def _walked_back(self, step: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cleanfeed.errors import MisuseError
-from cleanfeed.training.options import Ratio, Sustained, ValVariance
+from cleanfeed.training.options import OPTIONS, Ratio, Sustained, ValVariance
 from cleanfeed.training.policy import LADDER, Policy
 from cleanfeed.training.policy_file import load_policy
 
@@ -107,3 +107,14 @@ def test_what_cannot_be_read_is_one_line(file: str | None, options: list[str], m
     with pytest.raises(MisuseError) as caught:
         load_policy(file, options)
     assert str(caught.value).startswith(message)
+
+
+def test_every_key_and_option_is_documented_with_its_default() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "detectors.md").read_text("utf-8")
+    part = page.split("## The policy\n", 1)[1]
+    for field in dataclasses.fields(Policy):
+        assert f"`{field.name}`" in part, field.name
+    for name, kind in OPTIONS.items():
+        row = next(line for line in part.splitlines() if line.startswith(f"| `{name}` |"))
+        for option in dataclasses.fields(kind):
+            assert f"`{option.name}` {option.default:g}" in row

@@ -268,7 +268,9 @@ def benchmark() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize(("kind", "steps"), [("gaussian", 10_000), ("student-t4", 15_000), ("student-t3", 25_000)])
+@pytest.mark.parametrize(
+    ("kind", "steps"), [("gaussian", 10_000), ("student-t4", 15_000), ("student-t3", 25_000)]
+)
 def test_fifty_thousand_healthy_steps_open_no_incident(benchmark: ModuleType, kind: str, steps: int) -> None:
     _, incidents, rules, _ = benchmark.measure(kind, steps, 0)
     assert (incidents, rules) == (0, {})
