@@ -166,8 +166,11 @@ class ObjectPath:
         store, key = reached(self.address, use_listings_cache=False)
         try:
             yield store, key
-        except (FileNotFoundError, FileExistsError):
+        except FileExistsError:
             raise
+        except FileNotFoundError as error:
+            cause = error.strerror or str(error) or "not there"
+            raise FileNotFoundError(errno.ENOENT, cause, self.address) from error
         except OSError as error:
             cause = error.strerror or " ".join(str(error).split())
             raise OSError(error.errno or errno.EIO, cause, error.filename or self.address) from error
