@@ -195,7 +195,7 @@ def _ahead(policy: Policy, situation: Situation, history: Sequence[Incident]) ->
     """Return how many slots after this step are left out unseen: twice as many each time the place is sick again."""
     times = sum(1 for incident in history if _near(policy, situation, incident))
     width = situation.last_slot - situation.first_slot + 1
-    return max(policy.skip_batches, min(width * 2**times, MOST_AHEAD))
+    return max(policy.skip_batches, min(width << times, MOST_AHEAD))
 
 
 def _again(
