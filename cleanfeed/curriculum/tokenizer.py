@@ -44,7 +44,11 @@ BATCH_CHARS = 1 << 19
 
 INSIDE_CHARACTER, INSIDE_WORD, STARTS_WORD, STARTS_LINE = range(4)
 
+TRIES, BESIDE = 8, 32
+"""Places tried for a cut in a run without white space, and code points on each side that are looked at."""
+
 IntArray = npt.NDArray[np.int32]
+Apart = Callable[[str, str], bool]
 
 
 class TextEncoder:
@@ -106,7 +110,7 @@ class TextEncoder:
         """
         broken: set[int] = set()
         found: list[tuple[int, IntArray]] = []
-        for owners, pieces in _encoder_batches(texts, self.piece_chars):
+        for owners, pieces in _encoder_batches(texts, self.piece_chars, self._apart):
             begun(owners[0], owners[-1])
             try:
                 found += zip(owners, self._ids(pieces), strict=True)
@@ -122,6 +126,15 @@ class TextEncoder:
             lengths[owner + 1] += 0 if owner in broken else len(ids)
         flat = [ids for owner, ids in found if owner not in broken]
         return (np.concatenate(flat) if flat else np.empty(0, dtype=np.int32)), np.cumsum(lengths)
+
+    def _apart(self, left: str, right: str) -> bool:
+        """Return whether two neighbouring parts of a text have, each by itself, the ids they have together."""
+        try:
+            one, other, both = (ids.tolist() for ids in self._ids([left, right, left + right]))
+        except BaseException as error:  # noqa: BLE001 - a panic is no Exception
+            self._go_on(error)
+            return True
+        return bool(one + other == both)
 
     def _ids(self, pieces: Sequence[str]) -> list[IntArray]:
         encodings = self.tokenizer.encode_batch_fast(pieces, add_special_tokens=False)
@@ -238,13 +251,15 @@ def _end_of_text(spec: dict[str, Any], path: str, wanted: str | None) -> tuple[s
     )
 
 
-def _encoder_batches(texts: Sequence[str], piece_chars: int) -> Iterator[tuple[list[int], list[str]]]:
+def _encoder_batches(
+    texts: Sequence[str], piece_chars: int, apart: Apart
+) -> Iterator[tuple[list[int], list[str]]]:
     """Yield (text numbers, pieces) with at most ``BATCH_CHARS`` code points each."""
     owners: list[int] = []
     pieces: list[str] = []
     held = 0
     for number, text in enumerate(texts):
-        for piece in safe_pieces(text, piece_chars):
+        for piece in safe_pieces(text, piece_chars, apart):
             if held and held + len(piece) > BATCH_CHARS:
                 yield owners, pieces
                 owners, pieces, held = [], [], 0
@@ -255,21 +270,34 @@ def _encoder_batches(texts: Sequence[str], piece_chars: int) -> Iterator[tuple[l
         yield owners, pieces
 
 
-def safe_pieces(text: str, limit: int) -> Iterator[str]:
+def safe_pieces(text: str, limit: int, apart: Apart = lambda left, right: True) -> Iterator[str]:
     """Yield ``text`` in pieces of at most ``limit`` code points, cut where an encoder would begin a new word.
 
-    The cut is put before the last space between two letters, else before the last white space, else at the limit.
+    The cut is put before the last space between two letters, else before the last white space. In a run without any,
+    it is put where the parts beside it have the same ids together and apart. For a tokenizer that looks no further
+    than the ``BESIDE`` code points on each side these are the ids of the whole run. Where there is no such place near
+    the limit (a letter repeated without end, which is joined from its start), some tokens at the cut may differ.
+
+    Args:
+        text: What to cut.
+        limit: Most code points in a piece.
+        apart: Tells of two neighbouring parts whether they may be encoded by themselves.
     """
     start = 0
     while len(text) - start > limit:
-        cut = _cut_before_space(text, start + limit // 2, start + limit)
+        low, high = start + limit // 2, start + limit
+        cut = _cut_before_space(text, low, high)
+        if cut is None:
+            places = range(high, max(low, high - TRIES), -1)
+            beside = ((text[max(start, p - BESIDE) : p], text[p : p + BESIDE]) for p in places)
+            cut = next((p for p, parts in zip(places, beside, strict=True) if apart(*parts)), high)
         yield text[start:cut]
         start = cut
     if start < len(text) or not text:
         yield text[start:]
 
 
-def _cut_before_space(text: str, low: int, high: int) -> int:
+def _cut_before_space(text: str, low: int, high: int) -> int | None:
     place = text.rfind(" ", low, high)
     fallback = place
     tries = 0
@@ -281,4 +309,4 @@ def _cut_before_space(text: str, low: int, high: int) -> int:
     if fallback > low:
         return fallback
     line = text.rfind("\n", low, high)
-    return line if line > low else high
+    return line if line > low else None

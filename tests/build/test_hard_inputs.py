@@ -339,8 +339,7 @@ def test_files_of_every_hard_kind_cost_no_more_than_what_is_broken(tmp_path: Pat
         for name, (_, documents, unreadable, damage) in FILES.items()
     }
     assert outcomes == expected
-    for name in ("b01.jsonl.gz", "b04-cut.jsonl.zst"):
-        assert 900 <= outcomes[name][0] <= 2000
+    assert 900 <= outcomes["b01.jsonl.gz"][0] <= 1100
     assert verify(str(out)).counts == report.manifest["counts"]
 
 

@@ -1,8 +1,11 @@
 """Encoding: text never becomes a control token, pieces change nothing, wrong files are refused in one line."""
 
+import base64
 import json
+import random
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,7 +19,7 @@ from cleanfeed.curriculum.tokenizer import (
     TextEncoder,
     safe_pieces,
 )
-from cleanfeed.errors import MisuseError
+from cleanfeed.errors import CleanfeedError, MisuseError
 
 SAMPLE = Path(__file__).parents[2] / "data_samples" / "tokenizer.json"
 
@@ -61,6 +64,84 @@ def test_a_text_encoded_in_pieces_has_the_ids_of_the_whole(
     whole = encoder.encode([text])[0].tolist()
     monkeypatch.setattr(encoder, "piece_chars", 100)
     assert encoder.encode([text, text])[0].tolist() == whole * 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        base64.b64encode(random.Random(1).randbytes(30_000)).decode(),
+        "".join(random.Random(2).choices("abcdefghijklmnopqrstuvwxyz", k=40_000)),
+        "今天下午我们沿着河边走了很久，风有一点凉。" * 900,
+        "".join(random.Random(3).choices("0123456789", k=40_000)),
+        "เช้านี้ฝนตกเบาๆเราเดินไปตลาดเพื่อซื้อผลไม้และกลับมาทำอาหารกินกันที่บ้าน" * 300,
+    ],
+    ids=["base64", "letters", "Chinese", "digits", "Thai"],
+)
+def test_a_run_without_white_space_is_cut_where_the_ids_stay_those_of_the_whole(
+    encoder: TextEncoder, text: str, monkeypatch: pytest.MonkeyPatch
+):
+    whole = encoder.tokenizer.encode(text, add_special_tokens=False).ids
+    monkeypatch.setattr(encoder, "piece_chars", 1000)
+    assert encoder.encode([text])[0].tolist() == whole
+
+
+class Panic(BaseException):
+    """What a binding to native code raises: no Exception."""
+
+
+class Fragile:
+    """A tokenizer that fails on some texts in the way it is told to."""
+
+    def __init__(self, tokenizer: Any, error: type[BaseException]) -> None:
+        self.tokenizer, self.error = tokenizer, error
+
+    def encode_batch_fast(self, pieces: list[str], **options: Any) -> Any:
+        if any("fragile" in piece for piece in pieces):
+            raise self.error("stack overflow")
+        return self.tokenizer.encode_batch_fast(pieces, **options)
+
+
+@pytest.mark.parametrize("error", [Panic, Exception, RuntimeError])
+def test_a_text_the_tokenizer_fails_on_costs_no_other(
+    encoder: TextEncoder, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+):
+    texts = ["one", "fragile", "two words", "x " * 600 + "fragile", "three"]
+    expected = [encoder.encode([text])[0].tolist() if "fragile" not in text else [] for text in texts]
+    monkeypatch.setattr(encoder, "piece_chars", 1000)
+    monkeypatch.setattr(encoder, "tokenizer", Fragile(encoder.tokenizer, error))
+    failed: set[int] = set()
+    begun: list[tuple[int, int]] = []
+    ids, offsets = encoder.encode(texts, failed=failed, begun=lambda first, last: begun.append((first, last)))
+    assert [ids[a:b].tolist() for a, b in pairwise(offsets)] == expected
+    assert failed == {1, 3}
+    assert begun[:3] == [(0, 4), (0, 0), (1, 1)]
+    with pytest.raises(CleanfeedError, match=r"the tokenizer fails on a text: .*: got text 1"):
+        encoder.encode(texts)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError])
+def test_an_interrupt_is_no_failure_of_the_tokenizer(
+    encoder: TextEncoder, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+):
+    monkeypatch.setattr(encoder, "tokenizer", Fragile(encoder.tokenizer, error))
+    with pytest.raises(error):
+        encoder.encode(["one", "fragile"], failed=set())
+
+
+def test_a_tokenizer_that_can_encode_nothing_any_more_is_loaded_anew(encoder: TextEncoder):
+    class Broken:
+        def encode_batch_fast(self, pieces: list[str], **options: Any) -> Any:
+            raise Panic("poisoned")
+
+    good = encoder.tokenizer
+    try:
+        expected = encoder.encode(["one", "two"])[0].tolist()
+        encoder.tokenizer = Broken()
+        failed: set[int] = set()
+        assert encoder.encode(["one", "two"], failed=failed)[0].tolist() == expected
+        assert failed == set()
+    finally:
+        encoder.tokenizer = good
 
 
 def test_a_tokenizer_that_marks_the_start_of_a_text_gets_it_whole(tmp_path: Path):
