@@ -74,7 +74,7 @@ def write_synthetic(folder: Path, samples: int) -> Path:
         "pipeline": {"curriculum": {"bands": bands, "file_row_groups": FILE_GROUPS}},
         "counts": {},
         "inputs": [],
-        "tokenizer": {"digest": "0" * 32, "end_of_text_id": 0},
+        "tokenizer": {"digest": "0" * 32, "vocab_size": 1 << 20, "end_of_text_id": 0},
         "stages": stages,
         "files": files,
         "digest": curriculum_digest(stages, files),

@@ -113,7 +113,7 @@ def write_build(
         "counts": {},
         "inputs": [],
         "pipeline": {"curriculum": {"bands": bands, "file_row_groups": file_groups}},
-        "tokenizer": {"digest": "1" * 32, "end_of_text_id": 0} if tokens else None,
+        "tokenizer": {"digest": "1" * 32, "vocab_size": 1 << 20, "end_of_text_id": 0} if tokens else None,
         "stages": stages,
         "files": files,
         "digest": curriculum_digest(stages, files),
