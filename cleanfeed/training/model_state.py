@@ -8,6 +8,7 @@ are filed under the parameter's name, not its index.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,9 @@ class ModelState:
         state: dict[str, Any] = {"model": get_model_state_dict(self.model)}
         if moments:
             state["optimizer"] = get_optimizer_state_dict(self.model, self.optimizer)
-        load_shards(state, checkpoint_id=folder, no_dist=not _several_ranks())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that one process loads alone is what is meant
+            load_shards(state, checkpoint_id=folder, no_dist=not _several_ranks())
         set_model_state_dict(self.model, state["model"])
         if moments:
             set_optimizer_state_dict(self.model, self.optimizer, state["optimizer"])

@@ -19,7 +19,7 @@ from cleanfeed.training.agreement import Agreement
 
 EXTRAS = ("val_loss", "layer_ratio", "update_norm", "activation_mean", "activation_kurtosis", "loss_scale")
 """Metrics that detectors read: where ranks give different values, that of the lowest rank which gives one counts."""
-_FAILED, _SICK, _SICK_GRAD, _OVERFLOW, _LOSS, _LABELS, _WORST, _HAS_WORST, _GRAD, _HAS_GRAD = range(10)
+_FAILED, _SICK_LOSS, _SICK_GRAD, _OVERFLOW, _LOSS, _LABELS, _WORST, _HAS_WORST, _GRAD, _HAS_GRAD = range(10)
 _FIXED = 10
 
 
@@ -35,7 +35,7 @@ class Numbers:
     finite: bool
     """Loss and gradient norm are finite on every rank."""
     sick_ranks: tuple[int, ...]
-    """Ranks on which they are not."""
+    """Ranks whose loss is not finite; where all are, those whose gradient norm is not."""
     overflow: bool
     """The scaled gradients of half precision overflowed while the loss is finite: a scaler settles that way."""
     failed: bool
@@ -70,7 +70,7 @@ def combine(
     overflow = sick_grad and scaled and not sick_loss
     row = [0.0] * (_FIXED + 2 * len(EXTRAS))
     row[_FAILED], row[_OVERFLOW] = float(failed), float(overflow)
-    row[_SICK], row[_SICK_GRAD] = float(sick_loss or (sick_grad and not overflow)), float(sick_grad)
+    row[_SICK_LOSS], row[_SICK_GRAD] = float(sick_loss), float(sick_grad)
     if told and not sick_loss:
         row[_LOSS] = math.fsum(loss * count for loss, count in told)
         row[_LABELS] = float(sum(count for _, count in told))
@@ -85,8 +85,11 @@ def combine(
 
 
 def _read(table: npt.NDArray[np.float64]) -> Numbers:
-    sick = table[:, _SICK] > 0
+    # A NaN in the loss of one rank is in everyone's gradients: the loss says whose it was.
+    sick = table[:, _SICK_LOSS] > 0
     overflow = bool(table[:, _OVERFLOW].any()) and not sick.any()
+    if not sick.any() and not overflow:
+        sick = table[:, _SICK_GRAD] > 0
     labels = float(table[:, _LABELS].sum())
     worst = table[table[:, _HAS_WORST] > 0, _WORST]
     grads = table[table[:, _HAS_GRAD] > 0, _GRAD]
@@ -99,8 +102,8 @@ def _read(table: npt.NDArray[np.float64]) -> Numbers:
         if len(given):
             extra[name] = float(given[0])
     return Numbers(
-        loss=math.nan if sick.any() or not labels else math.fsum(table[:, _LOSS]) / labels,
-        worst_micro_loss=None if sick.any() or not len(worst) else float(worst.max()),
+        loss=math.nan if table[:, _SICK_LOSS].any() or not labels else math.fsum(table[:, _LOSS]) / labels,
+        worst_micro_loss=None if table[:, _SICK_LOSS].any() or not len(worst) else float(worst.max()),
         grad_norm=grad_norm,
         finite=not sick.any(),
         sick_ranks=tuple(np.flatnonzero(sick).tolist()),
