@@ -7,7 +7,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from cleanfeed.build.budget import OverrunError, Place, Reporter, most_text_bytes, needed_bytes
+from cleanfeed.build.budget import Finding, OverrunError, Place, Reporter, most_text_bytes, needed_bytes
+from cleanfeed.build.pool import Pool
 from cleanfeed.build.verify import verify
 
 from .conftest import TOKENIZER, Build, prose, tree, write_jsonl
@@ -119,3 +120,44 @@ def test_time_goes_on_for_the_same_documents_and_begins_anew_for_others():
     reporter.end()
     now[0] = 100.0
     reporter.end()
+
+
+def test_a_document_at_which_two_workers_are_killed_is_rejected(
+    tmp_path: Path, run: Build, hasty: str, monkeypatch: pytest.MonkeyPatch
+):
+    killed = []
+    take = Pool._take
+
+    def kill_at_the_slow_one(pool: Pool, worker: Any, work: Any) -> None:
+        take(pool, worker, work)
+        # Alone in its file, so it is alone at work.
+        if worker.place == Place(1, 0, 0):
+            killed.append(worker.process.pid)
+            worker.process.kill()
+            worker.process.join()
+
+    monkeypatch.setattr(Pool, "_take", kill_at_the_slow_one)
+    slow = with_long_words(9, letters=21, words=300)
+    for name, text in (("a", prose(1)), ("b", slow), ("c", prose(2))):
+        write_jsonl(tmp_path / "in" / f"{name}.jsonl", [{"id": name, "text": text}])
+    counts = run(tmp_path / "in", tokenizer=hasty, isolated=True).manifest["counts"]
+    assert (counts["read"], counts["kept"], counts["rejected"]) == (3, 2, 1)
+    rejected = rows(tmp_path / "out" / "rejected")["b"]
+    assert rejected["reasons"] == [
+        {"rule": "too_costly", "signal": "worker_deaths", "value": 2.0, "limit": 1.0}
+    ]
+    assert len(set(killed)) == 2
+    verify(str(tmp_path / "out"))
+
+
+def test_what_kills_its_reader_is_damage_and_what_was_read_before_is_used(
+    tmp_path: Path, run: Build, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("cleanfeed.build.attempts.Findings.of", lambda self, task: found)
+    found = (Finding(0, Place(0, 2, None), None),)
+    source = write_jsonl(tmp_path / "in.jsonl", [{"id": str(n), "text": prose(n)} for n in range(5)])
+    report = run(source)
+    assert report.exit_code == 3
+    assert report.manifest["counts"]["read"] == 2
+    assert report.manifest["inputs"][0]["damage"]["reason"] == "reader_dies"
+    verify(str(tmp_path / "out"))
