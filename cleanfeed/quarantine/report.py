@@ -14,7 +14,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from cleanfeed.errors import CleanfeedError, MisuseError, one_line
-from cleanfeed.feed.schedule import Schedule
+from cleanfeed.feed.state import schedule_of
 from cleanfeed.quarantine.corpus import Corpus
 from cleanfeed.quarantine.model import (
     BatchReport,
@@ -25,7 +25,6 @@ from cleanfeed.quarantine.model import (
     SuspectReport,
     Unusual,
 )
-from cleanfeed.quarantine.order import schedule_of
 from cleanfeed.quarantine.sources import read_decisions
 from cleanfeed.quarantine.timeline import fired_of, timeline_of
 from cleanfeed.runs.curve import CurveLine, LedgerTable, Totals
@@ -135,7 +134,10 @@ class _Library:
         try:
             self.corpus = self._open(path, self.curriculum.digest)
             self._look_up(samples)
-            self._look_ahead(schedule_of(self.corpus.catalog, start.sampler) if start else None, look_ahead)
+            if start is None:
+                note("no attempt says in which order is trained: copies ahead are missing")
+            else:
+                self._look_ahead(start.sampler, look_ahead)
         except (CleanfeedError, OSError) as error:
             note(f"{error} What needs the curriculum is missing.")
 
@@ -167,11 +169,9 @@ class _Library:
         self.unusual, compared, kept = self.corpus.unusual_signals(documents, self.note)
         self.curriculum.documents_compared, self.curriculum.documents = compared, kept
 
-    def _look_ahead(self, schedule: Schedule | None, look_ahead: int) -> None:
+    def _look_ahead(self, state: Mapping[str, Any], look_ahead: int) -> None:
         assert self.corpus is not None
-        if schedule is None:
-            self.note("the order of the run is not known: copies ahead are missing")
-            return
+        schedule = schedule_of(self.corpus.catalog, state)
         slots = max(0, schedule.n_slots - 1 - self.totals.last_slot)
         self.curriculum.slots_ahead = slots
         if not self.rows:

@@ -194,9 +194,9 @@ class Simulation:
         incident = self.incident(lines, onset, trip, back, now)
         rows = self.schedule.rows(self.slot)
         names = ["sample_hash", "doc_id", "source", "source_row", "stage", "n_tokens", "input_ids"]
-        table = self.corpus.columns(
-            rows.tolist(), [n for n in names if self.corpus.tokens or n != "input_ids"]
-        )
+        if not self.corpus.tokens:
+            names[-1] = "text"
+        table = self.corpus.columns(rows.tolist(), names)
         suspects = suspect_rows(
             pa.Table.from_pylist(table),
             {"attempt": [1] * len(rows), "step": [onset] * len(rows), "slot": [self.slot] * len(rows)},
@@ -279,10 +279,10 @@ class Simulation:
         )
 
 
-def make_world(folder: Path, last_slot: int | None = None) -> World:
+def make_world(folder: Path, tokenizer: str | None = TOKENIZER) -> World:
     """Build a curriculum and a run on it with one incident."""
-    out = build_curriculum(folder / "data")
+    out = build_curriculum(folder / "data", tokenizer=tokenizer)
     run = RunDir(folder / "run")
     simulation = Simulation(out, run)
-    simulation.play(simulation.slot + 120 if last_slot is None else last_slot)
+    simulation.play(simulation.slot + 120)
     return World(out, run, simulation.poison, simulation.slot)

@@ -23,7 +23,7 @@ from cleanfeed.quarantine.store import Quarantine
 from cleanfeed.runs.incident_files import read_incident, write_incident
 from cleanfeed.runs.layout import RunDir
 from tests.quarantine.incidents import incident
-from tests.quarantine.runs import BATCH, EPOCHS, World, hash_of
+from tests.quarantine.runs import BATCH, EPOCHS, World, hash_of, make_world
 
 
 def poison_of(world: World, run: RunDir | None = None) -> SuspectReport:
@@ -283,3 +283,24 @@ def test_numbers_that_are_not_finite_are_null(tmp_path: Path) -> None:
     write_incident(run, incident(1, detail={"signal": "loss", "value": math.nan, "detail": {"ranks": [3]}}))
     fired = make_report(run).incidents[0].fired
     assert (fired.value, fired.limit, fired.others) == (None, None, {"ranks": [3]})
+
+
+def test_a_state_of_another_order_is_said_and_the_suspects_are_told(copied: World) -> None:
+    start = copied.run.attempt_start(2)
+    start.write_text(start.read_text().replace('"order_version"', '"older_version"'))
+    report = make_report(copied.run)
+    assert report.notes[0].startswith("a state is incomplete: ")
+    found = report.incidents[0].samples[0]
+    assert (found.ahead, found.stage) == (None, "any_any")
+    assert found.unusual
+
+
+def test_copies_are_found_where_the_curriculum_holds_text(tmp_path: Path) -> None:
+    world = make_world(tmp_path, tokenizer=None)
+    found = poison_of(world)
+    assert found.ahead is not None
+    assert sorted(found.ahead.near_hashes) == sorted(
+        hash_of(world.out, name)[0] for name in ("poison-90", "poison-250")
+    )
+    assert found.excerpt is not None
+    assert found.excerpt.startswith("\\x00\\x00 0000 ffff")
