@@ -205,7 +205,7 @@ def fingerprint(file: InputFile) -> str:
     xxh3-128 over its size and 64 blocks of 16 KiB spread evenly over it; of a file up to 1 MiB, over all of it.
     """
     digest = xxhash.xxh3_128(str(file.size).encode())
-    with open_raw(file.path) as handle:
+    with open_raw(file.path, jumps=True) as handle:
         if file.size <= FINGERPRINT_BLOCKS * FINGERPRINT_BLOCK:
             digest.update(handle.read())
         else:

@@ -19,7 +19,7 @@ from uuid import uuid4
 from fsspec.implementations.local import LocalFileSystem
 
 from cleanfeed.curriculum.copies import copies_folder, copy_path, drop_copies, fetched_once
-from cleanfeed.documents.addresses import reached
+from cleanfeed.documents.addresses import open_address, reached
 from cleanfeed.errors import MisuseError, one_line
 
 
@@ -72,11 +72,9 @@ class ObjectPath:
             data: bytes = store.cat_file(key)
             return data
 
-    def open(self) -> IO[bytes]:
-        """Open the object for reading; ranges of it are fetched as they are asked for."""
-        with self._store() as (store, key):
-            opened: IO[bytes] = store.open(key, "rb")
-            return opened
+    def open(self, *, jumps: bool = False) -> IO[bytes]:
+        """Open the object for reading; ``jumps`` where it is not read from front to back."""
+        return open_address(self.address, jumps=jumps)
 
     def put(self, data: bytes) -> None:
         """Write the object, whole, over what is there."""
@@ -158,7 +156,11 @@ class ObjectPath:
     def filesystem(self) -> Any:
         """Return the fsspec file system of the store."""
         # Others write too: what was listed before says nothing.
-        return reached(self.address, use_listings_cache=False)[0]
+        options: dict[str, Any] = {"use_listings_cache": False}
+        if self.address.startswith(("s3://", "s3a://")):
+            # Who reads through it asks for ranges; what lies between is not to be fetched.
+            options["default_cache_type"] = "none"
+        return reached(self.address, **options)[0]
 
     @contextmanager
     def _store(self) -> Iterator[tuple[Any, str]]:
@@ -227,7 +229,7 @@ def copies_dropped(place: AnyPath) -> Iterator[None]:
 
 def opened(place: AnyPath) -> Path | IO[bytes]:
     """Return what pyarrow can read from; ranges of an object are fetched as they are asked for."""
-    return place if isinstance(place, Path) else place.open()
+    return place if isinstance(place, Path) else place.open(jumps=True)
 
 
 def sizes_below(folder: AnyPath) -> dict[str, int]:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import IO, Protocol
 
-import fsspec
 import zstandard
 
+from cleanfeed.documents.addresses import open_address
 from cleanfeed.documents.zstd_frames import NotAFrame, frame_parts
 
 READ_BYTES = 2**18
@@ -52,12 +52,9 @@ def compression_of(head: bytes) -> str:
     return "none"
 
 
-def open_raw(path: str) -> IO[bytes]:
-    """Open a local path or an fsspec address as it is."""
-    if "://" in path:
-        opened: IO[bytes] = fsspec.open(path, "rb").open()
-        return opened
-    return Path(path).open("rb")
+def open_raw(path: str, *, jumps: bool = False) -> IO[bytes]:
+    """Open a local path or an fsspec address as it is; ``jumps`` where it is not read from front to back."""
+    return open_address(path, jumps=jumps) if "://" in path else Path(path).open("rb")
 
 
 class ByteStream:

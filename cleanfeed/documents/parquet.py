@@ -24,7 +24,7 @@ DAMAGE = (pa.ArrowException, OSError, EOFError, ValueError)
 @contextmanager
 def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
     """Open a Parquet file at a path or address; page checksums are checked where the file has them."""
-    with open_raw(path) as raw:
+    with open_raw(path, jumps=True) as raw:
         yield pq.ParquetFile(raw, page_checksum_verification=True, pre_buffer=False)
 
 

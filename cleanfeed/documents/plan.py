@@ -7,8 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
-import fsspec
-
+from cleanfeed.documents.addresses import reached
 from cleanfeed.documents.arrow import arrow_schema, cut_arrow
 from cleanfeed.documents.codecs import BrokenStream, ByteStream, compression_of
 from cleanfeed.documents.discover import Found, discover
@@ -148,7 +147,7 @@ def _head(path: str, compression: str) -> bytes:
 def _size(path: str) -> int:
     if "://" not in path:
         return os.path.getsize(path)  # noqa: PTH202 - no Path for each of many files
-    system, place = fsspec.core.url_to_fs(path)
+    system, place = reached(path)
     return int(system.size(place) or 0)
 
 
