@@ -26,8 +26,8 @@ class Observation:
     """Steps of it that were not accepted."""
     peaks: dict[str, float] = field(default_factory=dict)
     """Largest z of each signal."""
-    strong: dict[str, int] = field(default_factory=dict)
-    """Last step at which a signal was far enough out for a conjunction."""
+    strong: dict[str, list[float]] = field(default_factory=dict)
+    """Step at which a signal was beyond every harmless step, and how far: z over the limit a conjunction needs."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as values JSON can hold."""

@@ -59,7 +59,8 @@ class Policy:
     merge_gap: int = limits(10, 0)
     """Outliers at most so many steps apart belong to one event."""
     tail_conjunction: float = limits(2.0, 1.0)
-    """Where the tails are heavy, a conjunction needs both z beyond so many times the largest harmless one so far."""
+    """Where the tails are heavy, a conjunction needs both z beyond the largest harmless one so far, so many times on
+    the geometric mean."""
     tail_act: float = limits(8.0, 1.0)
     """Where the tails are heavy, a single z needs so many times the largest harmless one of the run so far."""
     loss_floor: float = limits(0.005, 0.0, 1.0)

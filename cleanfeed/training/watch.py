@@ -71,7 +71,7 @@ class Watch:
         self._further = further_detectors(self.policy)
         repeat = self.policy.repeat.within if self.policy.repeat else 0
         self._micro = RobustZ("worst_micro_loss", self.policy)
-        self._micro_at = NEVER
+        self._micro_strong: list[float] = [NEVER, 0.0]
         self._tails = {
             signal: Tail(max(repeat, self.policy.merge_gap)) for signal in (*self._z, self._micro.signal)
         }
@@ -135,10 +135,8 @@ class Watch:
             found.append(micro)
         elif micro is not None:
             # Alone it is no sign of anything: it may only confirm a norm that leaves its band soon after.
-            z, tail = micro.z or 0.0, self._tails[micro.signal]
-            if z >= tail.raised(metrics.step, self.policy.z_observe, self.policy.tail_conjunction):
-                self._micro_at = metrics.step
-            tail.add(metrics.step, z)
+            self._micro_strong = self._strength(micro) or self._micro_strong
+            self._tails[micro.signal].add(metrics.step, micro.z or 0.0)
         return found
 
     def _remember(self, metrics: Metrics) -> None:
@@ -165,28 +163,47 @@ class Watch:
         event = self._event(step)
         event.last = step
         trips: list[Trip] = []
+        notable = False
         for trip in outliers:
             z, tail = trip.z or 0.0, self._tails[trip.signal]
             event.peaks[trip.signal] = max(z, event.peaks.get(trip.signal, 0.0))
-            if z >= tail.raised(step, policy.z_observe, policy.tail_conjunction):
-                event.strong[trip.signal] = step
+            strength, known = self._strength(trip), event.strong.get(trip.signal, [NEVER, 0.0])
+            if strength and (strength[1] >= known[1] or step - known[0] > policy.conjunction):
+                event.strong[trip.signal] = strength
+                notable = notable or (trip.signal in self._z and strength[1] >= 1.0)
             detector = self._z.get(trip.signal)
             limit = tail.raised(step, policy.z_act, policy.tail_act)
             if detector is not None and detector.reading is not None and z >= limit:
                 extreme = detector.trip(metrics, detector.reading, limit)
                 trips.append(self._as_act(extreme, event, tail=tail.at(step)))
-        loss_at = max(event.strong.get("loss", NEVER), event.strong.get("worst_micro_loss", self._micro_at))
-        norm_at = event.strong.get("grad_norm", NEVER)
-        if max(loss_at, norm_at) == step and abs(loss_at - norm_at) <= policy.conjunction:
-            event.onset = min(event.onset, loss_at)
-            peaks = {signal: event.peaks[signal] for signal in event.strong}
-            trips.append(self._as_act(outliers[0], event, rule="conjunction", peaks=peaks))
+        trips += self._conjunction(event, outliers[0])
         if self._loss_in_row >= policy.persist:
             trips.append(self._as_act(outliers[0], event, rule="persistence", in_row=self._loss_in_row))
-        if event.strong and not event.notable:
+        if notable and not event.notable:
             event.notable = True
             trips += self._repeated(event, outliers[0])
         return trips
+
+    def _strength(self, trip: Trip) -> list[float] | None:
+        """Return step and strength of an outlier, where it lies beyond every harmless step of the run."""
+        z, tail, policy = trip.z or 0.0, self._tails[trip.signal], self.policy
+        if z < tail.raised(trip.step, policy.z_observe, 1.0):
+            return None
+        return [trip.step, z / tail.raised(trip.step, policy.z_observe, policy.tail_conjunction)]
+
+    def _conjunction(self, event: Observation, trip: Trip) -> list[Trip]:
+        """Return a trip where loss and norm are both beyond all that was harmless, and together far enough."""
+        norm = event.strong.get("grad_norm")
+        if norm is None:
+            return []
+        for loss in (event.strong.get("loss"), event.strong.get("worst_micro_loss", self._micro_strong)):
+            near = loss is not None and abs(loss[0] - norm[0]) <= self.policy.conjunction
+            if loss is None or not near or max(loss[0], norm[0]) != trip.step or loss[1] * norm[1] < 1.0:
+                continue
+            event.onset = min(event.onset, int(loss[0]))
+            peaks = {signal: event.peaks[signal] for signal in event.strong}
+            return [self._as_act(trip, event, rule="conjunction", peaks=peaks)]
+        return []
 
     def _repeated(self, event: Observation, trip: Trip) -> list[Trip]:
         repeat = self.policy.repeat
@@ -359,7 +376,7 @@ class Watch:
             "healthy_for": self.healthy_for,
             "nonfinite": self._nonfinite.state_dict(),
             "micro": self._micro.state_dict(),
-            "micro_at": self._micro_at,
+            "micro_strong": list(self._micro_strong),
             "z": {signal: detector.state_dict() for signal, detector in self._z.items()},
             "further": {detector.rule: detector.state_dict() for detector in self._further},
             "tails": {signal: tail.state_dict() for signal, tail in self._tails.items()},
@@ -383,7 +400,7 @@ class Watch:
         for signal, tail in self._tails.items():
             tail.load_state_dict(state["tails"][signal])
         self._micro.load_state_dict(state["micro"])
-        self._micro_at = state["micro_at"]
+        self._micro_strong = list(state["micro_strong"])
         self._further = further_detectors(self.policy)
         for further in self._further:
             if further.rule in state["further"]:
