@@ -51,7 +51,8 @@ class Batches(Iterator[list[int]]):
                 )
             )
         if not self._waiting:
-            slot = self._sampler.next_slot(self._slot)
+            # Whoever commits a slot that was not given out yet has trained it by other means.
+            slot = self._sampler.next_slot(max(self._slot, self._sampler.committed))
             if slot is None:
                 raise StopIteration
             self._waiting.extend(self._cut(slot))

@@ -450,6 +450,15 @@ def test_only_slots_from_the_cursor_on_can_be_committed(make: Make) -> None:
     assert sampler.commit() == 2
 
 
+def test_a_slot_committed_before_it_was_given_out_is_not_given_out(make: Make) -> None:
+    sampler = make()
+    batches = iter(sampler)
+    next(batches)
+    sampler.commit(2)
+    assert next(batches) == sampler.rank_rows(3).tolist()
+    assert (sampler.committed, sampler.issued, sampler.commit()) == (3, 4, 3)
+
+
 @pytest.mark.parametrize(("first", "last"), [(-1, 2), (3, 2), (0, 5)])
 def test_slots_that_are_none_cannot_be_skipped(make: Make, first: int, last: int) -> None:
     with pytest.raises(MisuseError, match=r"^no such slots: skip: got .*, expected 0 to 4, first <= last"):
