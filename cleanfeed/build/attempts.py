@@ -1,8 +1,8 @@
 """Calls go in; the result of each comes out, whatever became of the workers they were made in.
 
-A call that was lost is made again, alone on the machine. Of documents that were at work together each is then taken by
-itself, and the one that loses its worker again is refused. What was found out is in the journal, so that a build that
-goes on comes to the same result.
+A call that was lost is made again, alone on the machine if its worker died. Of documents that were at work together
+each is then taken by itself, and the one that loses its worker again is refused. What was found out is in the journal,
+so that a build that goes on comes to the same result.
 """
 
 from __future__ import annotations
@@ -115,19 +115,21 @@ class Attempts:
         left, alone = [call for call in calls if call[0] not in results], False
         unexplained: Counter[int] = Counter()
         while left:
-            again: set[int] = set()
+            again: dict[int, Lost] = {}
             now = left if findings is None else [(n, (*given, findings.of(n))) for n, given in left]
             for number, result in self.engine.run(function, now, self.advance, alone=alone):
                 if not isinstance(result, Lost):
                     self.journal.enter(phase, number, result, files(number, result))
                     results[number] = result
                     continue
-                again.add(number)
+                again[number] = result
                 if findings is None or not findings.learn(number, result):
                     unexplained[number] += 1
                 if unexplained[number] == LOSSES:
                     raise CleanfeedError(_gave_up(phase, result))
-            left, alone = [call for call in left if call[0] in again], True
+            left = [call for call in left if call[0] in again]
+            # What died may have had too little memory beside the others; what was only slow had not.
+            alone = not all(lost.overrun for lost in again.values())
         return [results[number] for number in sorted(results)]
 
 

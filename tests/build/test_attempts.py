@@ -73,14 +73,14 @@ SLOW = Reason("too_costly", "seconds", 10.0, 10.0)
         ([died_at(READING), died_at(READING)], [Finding(1, READING, None)]),
     ],
 )
-def test_what_is_lost_is_made_again_alone_with_what_was_found(
+def test_what_is_lost_is_made_again_with_what_was_found_and_alone_where_a_worker_died(
     tmp_path: Path, losses: list[Lost], found: list[Finding]
 ):
     left = list(losses)
     engine = Scripted(lambda findings: left.pop(0) if left else None)
     with Journal(tmp_path, "x") as journal:
         assert made(engine, journal) == ([0, 100 + len(found), 200], found)
-    assert engine.made == [([0, 1, 2], False), *[([1], True)] * len(losses)]
+    assert engine.made == [([0, 1, 2], False), *(([1], not lost.overrun) for lost in losses)]
 
 
 def test_a_build_that_goes_on_knows_what_was_found(tmp_path: Path):
