@@ -23,8 +23,9 @@ Result = TypeVar("Result")
 LOSSES = 4
 """Times a call may be lost without anything to blame."""
 
-DEATHS = 2
-"""Workers that may die at the same place before it is blamed."""
+DEATHS, READING_DEATHS = 2, 4
+"""Workers that may die at the same documents before these are blamed; and while they read at the same place, where
+more is at stake: what follows there is given up."""
 
 FINDING = "finding"
 
@@ -55,7 +56,7 @@ class Findings:
             return False
         self._deaths[task, place] += 1
         deaths = self._deaths[task, place]
-        if not lost.overrun and deaths < DEATHS:
+        if not lost.overrun and deaths < (READING_DEATHS if place.last is None else DEATHS):
             return True
         reason = None
         if place.is_one and lost.overrun:

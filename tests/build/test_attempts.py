@@ -70,7 +70,8 @@ SLOW = Reason("too_costly", "seconds", 10.0, 10.0)
         ([overran(ONE)], [Finding(1, ONE, SLOW)]),
         ([overran(MANY), overran(ONE)], [Finding(1, MANY, None), Finding(1, ONE, SLOW)]),
         ([died_at(MANY)] * 2 + [died_at(ONE)] * 2, [Finding(1, MANY, None), Finding(1, ONE, TWICE)]),
-        ([died_at(READING), died_at(READING)], [Finding(1, READING, None)]),
+        ([died_at(READING)] * 3, []),
+        ([died_at(READING)] * 4, [Finding(1, READING, None)]),
     ],
 )
 def test_what_is_lost_is_made_again_with_what_was_found_and_alone_where_a_worker_died(
