@@ -40,6 +40,7 @@ class Exclusions:
         self.holes: tuple[Range, ...] = ()
         """Slots that are not trained: skip ranges, and slots of which every sample is quarantined."""
         self._starts: list[int] = []
+        self._named: list[tuple[str, tuple[int, ...]]] = []
 
     def skip(self, first: int, last: int) -> None:
         """Pass over the slots from ``first`` to ``last``, both included."""
@@ -100,7 +101,7 @@ class Exclusions:
         """Return the exclusions as JSON-able values."""
         return {
             "skipped": [list(one) for one in self.ranges],
-            "quarantined": {one.hex(): list(self.hashes[one]) for one in sorted(self.hashes)},
+            "quarantined": {name: list(rows) for name, rows in self._named},
         }
 
     def add_state(self, state: Mapping[str, Any]) -> None:
@@ -115,6 +116,7 @@ class Exclusions:
         self.version += 1
         rows = {row for rows in self.hashes.values() for row in rows}
         self.rows = np.array(sorted(rows), dtype=np.int64)
+        self._named = sorted((one.hex(), found) for one, found in self.hashes.items())
         self.holes = merged([*self.ranges, *((slot, slot) for slot in self._dead_slots())])
         self._starts = [first for first, _ in self.holes]
 
