@@ -95,6 +95,8 @@ class _Worker:
     """The call it is in."""
     place: Place | None = None
     """What it said last to be at work."""
+    reported: int = 0
+    """What it has reported of its call."""
 
     def end(self, *, at_once: bool) -> None:
         """End the process: an idle one by itself, at once by force."""
@@ -177,7 +179,7 @@ class Pool:
                 self._bury(worker)
                 continue
             work.left.popleft()
-            worker.number, worker.place = number, None
+            worker.number, worker.place, worker.reported = number, None, 0
             busy += 1
 
     def _started(self) -> _Worker:
@@ -195,11 +197,15 @@ class Pool:
             kind, number = LOST, worker.number
             value = Lost(worker.place, overrun=False, how=self._bury(worker))
         if kind == REPORT:
+            worker.reported += value
             work.report(value)
         elif kind == PLACE:
             worker.place = value
         elif number is not None and number == worker.number:
             worker.number = None
+            if kind == LOST:
+                # It will be done, and reported, again.
+                work.report(-worker.reported)
             work.found((kind, number, value))
 
     def _bury(self, worker: _Worker) -> str:

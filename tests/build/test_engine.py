@@ -35,6 +35,7 @@ def double(number: int, report: Reporter) -> int:
 
 
 def kill_some(number: int, report: Reporter) -> int:
+    report(1)
     report.begin(Place(number, 7, 7))
     if number % 3 == 0:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -83,9 +84,11 @@ def test_every_call_has_its_result_and_every_report_arrives(local: LocalEngine):
 
 
 def test_a_call_whose_worker_is_killed_is_lost_and_no_other(pool: LocalEngine):
-    found = dict(pool.run(kill_some, calls(10), lambda amount: None))
+    reported: list[int] = []
+    found = dict(pool.run(kill_some, calls(10), reported.append))
     lost = {number: result for number, result in found.items() if isinstance(result, Lost)}
     assert sorted(lost) == [0, 3, 6, 9]
+    assert sum(reported) == 6
     assert lost[3] == Lost(Place(3, 7, 7), overrun=False, how="killed by signal 9")
     assert {number: found[number] for number in (1, 2, 4, 5, 7, 8)} == {n: n for n in (1, 2, 4, 5, 7, 8)}
 
