@@ -20,6 +20,7 @@ from cleanfeed.training import startup
 from cleanfeed.training.agreement import Agreement
 from cleanfeed.training.alerts import Alerts, Target
 from cleanfeed.training.checkpoints import CheckpointRing, Checkpoints
+from cleanfeed.training.expected import Due, Expected
 from cleanfeed.training.learning_rate import LearningRate
 from cleanfeed.training.metrics import Metrics, Verdict
 from cleanfeed.training.numbers import combine
@@ -79,6 +80,7 @@ class TrainingGuard:
         self.policy = policy or Policy()
         self.watch = Watch(self.policy)
         self.agreement = Agreement(group)
+        self._expected = Expected(sampler, hashes=self.agreement.rank == 0)
         self.alerts = Alerts(on_alert, str(self.run.root))
         self.step = 0
         """Optimizer steps done, those that were not accepted included."""
@@ -153,6 +155,7 @@ class TrainingGuard:
     def _next(self, batches: Iterator[Any], slot: int) -> Step:
         """Take the micro-batches of the slot that is due from the loader, and check that they are what they must be."""
         problem: Exception | None = None
+        due = self._expected.of(slot)
         taken: list[Any] = []
         ids: list[Any] = []
         try:
@@ -166,7 +169,7 @@ class TrainingGuard:
                     )
                 taken.append(batch)
                 ids.append(sample_ids(batch))
-            self._check(slot, np.concatenate(ids))
+            self._check(due, ids[0] if len(ids) == 1 else np.concatenate(ids))
         except Exception as error:  # noqa: BLE001 - whatever fails on one rank, the others must not wait for it
             problem = error
         # A rank whose loader failed takes part in the count with nothing, and then all of them stop.
@@ -175,19 +178,17 @@ class TrainingGuard:
         )
         if shares.failed:
             self.agreement.raise_first(problem, "loading a batch")
-        batch_hash = self.sampler.batch_hash(slot) if self.agreement.rank == 0 else ""
-        return Step(self, self.step + 1, slot, batch_hash, taken, ids, shares)
+        return Step(self, self.step + 1, due, taken, ids, shares)
 
-    def _check(self, slot: int, got: Any) -> None:
-        rows = self.sampler.rank_rows(slot)
-        expected = np.where(rows < 0, -1, rows)
-        if len(got) == len(expected) and (got == expected).all():
+    def _check(self, due: Due, got: Any) -> None:
+        expected = due.ids
+        if np.array_equal(got, expected):
             return
         at = int(np.flatnonzero(got != expected)[0]) if len(got) == len(expected) else -1
         raise TrainingError(
             one_line(
                 "the loader delivered other samples than the sampler says",
-                f"slot {slot}, rank {self.agreement.rank}" + (f", row {at}" if at >= 0 else ""),
+                f"slot {due.slot}, rank {self.agreement.rank}" + (f", row {at}" if at >= 0 else ""),
                 f"sample {got[at]}" if at >= 0 else f"{len(got)} rows",
                 f"sample {expected[at]}" if at >= 0 else f"{len(expected)} rows",
                 "Give the DataLoader this guard's sampler as batch_sampler, with in_order=True, and iterate nothing "
@@ -216,13 +217,12 @@ class TrainingGuard:
         if numbers.failed:
             self.agreement.raise_first(self._broken, "writing the ledger")
         step.numbers = numbers
-        context = f"{self.sampler.stage_of(step.slot)}/{self.sampler.band_of(step.slot)}"
         self._verdict = self.watch.update(
             Metrics(
                 step=step.number,
                 loss=numbers.loss,
                 grad_norm=None if numbers.overflow else numbers.grad_norm,
-                context=context,
+                context=step.due.context,
                 worst_micro_loss=numbers.worst_micro_loss,
                 finite=numbers.finite,
                 lr=self.lr.now,
@@ -263,10 +263,10 @@ class TrainingGuard:
         return LedgerLine(
             attempt=self.attempt,
             step=step.number,
-            epoch=self.sampler.epoch_of(step.slot),
+            epoch=step.due.epoch,
             slot=step.slot,
-            stage=self.sampler.stage_of(step.slot),
-            batch_hash=step.batch_hash,
+            stage=step.due.stage,
+            batch_hash=step.due.batch_hash,
             samples=step.shares.samples,
             tokens=step.shares.tokens,
             loss=_finite(numbers.loss),

@@ -99,6 +99,8 @@ def _labels(batch: Mapping[str, Any], rows: npt.NDArray[np.int64]) -> int:
     labels = batch.get("labels")
     if labels is None:
         return int((rows != NO_SAMPLE).sum())
+    if labels.device.type == "cpu":
+        return int(np.count_nonzero(labels.numpy()[..., 1:] != IGNORED))
     return int((labels[..., 1:] != IGNORED).sum())
 
 
@@ -114,4 +116,7 @@ def _tokens(batch: Mapping[str, Any], rows: npt.NDArray[np.int64]) -> int:
         )
     if "attention_mask" not in batch:
         return int(real.sum()) * int(mask.shape[-1])
+    if mask.device.type == "cpu":
+        values = mask.numpy()
+        return int((values if real.all() else values[real]).sum())
     return int(mask.sum() if real.all() else mask[torch.from_numpy(real).to(mask.device)].sum())

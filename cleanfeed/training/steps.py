@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from cleanfeed.errors import TrainingError, one_line
+from cleanfeed.training.expected import Due
 from cleanfeed.training.numbers import Numbers, number, numbers
 from cleanfeed.training.shares import Shares
 
@@ -43,7 +44,7 @@ class Step:
     Attributes:
         number: Number of the step, from 1.
         slot: Index of its global batch in the schedule.
-        batch_hash: Hash of the global batch, 32 hex digits; empty on ranks other than 0.
+        due: What the slot holds.
         accepted: The decision; None before `accept`.
     """
 
@@ -51,13 +52,12 @@ class Step:
         self,
         guard: Decider,
         number: int,
-        slot: int,
-        batch_hash: str,
+        due: Due,
         batches: Sequence[Any],
         ids: Sequence[npt.NDArray[np.int64]],
         shares: Shares,
     ) -> None:
-        self.number, self.slot, self.batch_hash = number, slot, batch_hash
+        self.number, self.due, self.slot = number, due, due.slot
         self.batches, self.ids, self.shares = batches, ids, shares
         self.accepted: bool | None = None
         self.committed = False
