@@ -113,10 +113,6 @@ class Schedule(ABC):
         rows: Int64 = self.block(slot, 1).rows[0]
         return rows
 
-    def stage(self, slot: int) -> int:
-        """Return the place in ``catalog.stages`` of the stage of a slot's first row."""
-        return int(self.catalog.stages_at(self.rows(slot)[:1])[0])
-
     def _stage_rows(self, stage: int, epoch: int, positions: Int64) -> Int64:
         return self.orders[stage].rows(epoch, positions) + self.catalog.stages[stage].first_row
 

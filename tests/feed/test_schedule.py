@@ -195,10 +195,8 @@ def test_the_slots_said_to_be_common_are(schedule: RowSchedule, epochs: int, dro
 
 
 @given(schedules())
-def test_epoch_stage_and_sizes_of_a_slot_are_those_of_its_rows(schedule: RowSchedule) -> None:
+def test_epoch_and_sizes_of_a_slot_are_those_of_its_rows(schedule: RowSchedule) -> None:
     for slot in range(0, schedule.n_slots, 5):
-        first = schedule.rows(slot)[0]
-        assert schedule.catalog.stages_at(np.array([first]))[0] == schedule.stage(slot)
         assert schedule.epoch(slot) == slot * schedule.global_batch // schedule.catalog.samples
         assert schedule.size(slot) == len(schedule.rows(slot))
     short = np.flatnonzero((everything(schedule).reshape(-1, schedule.global_batch) == FILLER).any(axis=1))
