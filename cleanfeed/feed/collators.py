@@ -226,15 +226,15 @@ class PadCollator(Collator):
 def fill_padded(block: Int64, tokens: Sequence[Ids], pad_id: int) -> None:
     """Fill ids, labels and mask, together of shape [3, rows, width], with rows of at most ``width`` ids."""
     input_ids, labels, mask = block
-    lengths = np.fromiter(map(len, tokens), dtype=np.int64, count=len(tokens))
-    inside = np.arange(input_ids.shape[1]) < lengths[:, None]
-    input_ids.fill(pad_id)
+    # Row by row where a row is still in the cache; whole arrays where nothing has to be looked at.
     for row, ids in zip(input_ids, tokens, strict=True):
         row[: len(ids)] = ids
-    labels.fill(IGNORED)
-    np.copyto(labels, input_ids, where=inside)
-    mask[...] = inside
-    mask[:, 0] = 1
+        row[len(ids) :] = pad_id
+    labels[...] = input_ids
+    mask.fill(1)
+    for label, one, ids in zip(labels, mask, tokens, strict=True):
+        label[len(ids) :] = IGNORED
+        one[max(1, len(ids)) :] = 0
 
 
 class FlattenCollator(Collator):

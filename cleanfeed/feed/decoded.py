@@ -1,24 +1,31 @@
-"""Numbers of row groups go in; their decoded values come out, made once and, if it is known what follows, ahead."""
+"""Keys of row groups go in; decoded values come out, made once and, if it is known what follows, ahead of time."""
 
 from __future__ import annotations
 
+import heapq
 import threading
-from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Generic, Protocol, TypeVar
+from itertools import count
+from typing import Generic, TypeVar
 
 
-class Sized(Protocol):
-    """Something decoded that knows its size in memory."""
+class Kept:
+    """Something decoded. When it was last used is written on it, where whoever uses it looks anyway."""
 
-    @property
-    def nbytes(self) -> int:
+    __slots__ = ("fresh", "nbytes", "used")
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
         """Bytes it keeps in memory."""
+        self.used = 0
+        self.fresh = False
+        """Made ahead, and nobody has asked for it yet."""
 
 
 Key = TypeVar("Key", bound=Hashable)
-Value = TypeVar("Value", bound=Sized)
+Value = TypeVar("Value", bound=Kept)
 
 
 class Decoded(Generic[Key, Value]):
@@ -42,31 +49,35 @@ class Decoded(Generic[Key, Value]):
         """Values made so far, in either thread."""
         self._make, self._make_ahead = make, make_ahead
         self._lock = threading.Lock()
-        self._values: OrderedDict[Key, Value] = OrderedDict()
+        self._values: dict[Key, Value] = {}
+        self._now = 0
+        self._oldest: list[tuple[int, int, Key]] = []
+        """Heap of when each value was used as far as was looked at: never later than it was."""
+        self._order = count()
         self._making: dict[Key, Future[Value]] = {}
         self._expected: deque[Key] = deque()
-        self._untouched: dict[Key, int] = {}
-        """Bytes of values that were made ahead and that nobody has asked for yet."""
-        self._untouched_bytes = 0
+        self._fresh_bytes = 0
         self._thread: ThreadPoolExecutor | None = None
         self._busy = False
 
-    def get(self, keys: Iterable[Key]) -> dict[Key, Value]:
-        """Return the values of some keys, those made that are not there."""
-        found: dict[Key, Value] = {}
-        missing: list[Key] = []
+    def get(self, keys: Sequence[Key]) -> list[Value]:
+        """Return the value of each key, in order; those that are not there are made, each once."""
         with self._lock:
-            for key in keys:
-                if key in self._values:
-                    found[key] = self._touched(key)
-                else:
-                    missing.append(key)
-        for key in missing:
-            if key not in found:
-                found[key] = self._get(key)
+            found = list(map(self._values.get, keys))
+            self._now += 1
+            for value in found:
+                if value is not None:
+                    self._use(value)
+        there = [value for value in found if value is not None]
+        if len(there) < len(found):
+            made: dict[Key, Value] = {}
+            for key, value in zip(keys, found, strict=True):
+                if value is None and key not in made:
+                    made[key] = self._get(key)
+            there = [made[key] if value is None else value for key, value in zip(keys, found, strict=True)]
         if self._expected and not self._busy:
             self._start()
-        return found
+        return there
 
     def expect(self, keys: Sequence[Key]) -> None:
         """Note what will be asked for next, in this order; it takes the place of what was noted before."""
@@ -74,17 +85,28 @@ class Decoded(Generic[Key, Value]):
             with self._lock:
                 self._expected = deque(dict.fromkeys(keys))
 
+    def _use(self, value: Value) -> None:
+        value.used = self._now
+        if value.fresh:
+            value.fresh = False
+            self._fresh_bytes -= value.nbytes
+
     def _get(self, key: Key) -> Value:
         mine: Future[Value]
         with self._lock:
-            if key in self._values:
-                return self._touched(key)
-            being_made = self._making.get(key)
+            value, being_made = self._values.get(key), self._making.get(key)
+            if value is not None:
+                self._use(value)
+                return value
             if being_made is None:
                 mine = self._making[key] = Future()
         if being_made is not None:
-            # If it failed there, it is made again here, where its error belongs.
-            return being_made.result() if being_made.exception() is None else self._get(key)
+            if being_made.exception() is not None:
+                return self._get(key)  # made again here, where the error belongs
+            value = being_made.result()
+            with self._lock:
+                self._use(value)
+            return value
         try:
             value = self._make(key)
         except BaseException as error:
@@ -93,26 +115,30 @@ class Decoded(Generic[Key, Value]):
         self._keep(key, value, mine, ahead=False)
         return value
 
-    def _touched(self, key: Key) -> Value:
-        self._values.move_to_end(key)
-        if key in self._untouched:
-            self._untouched_bytes -= self._untouched.pop(key)
-        return self._values[key]
-
     def _keep(self, key: Key, value: Value, waiting: Future[Value], *, ahead: bool) -> None:
         with self._lock:
             self.made += 1
             del self._making[key]
             self._values[key] = value
+            value.used, value.fresh = self._now, ahead
             self.nbytes += value.nbytes
-            if ahead:
-                self._untouched[key] = value.nbytes
-                self._untouched_bytes += value.nbytes
-            while self.nbytes > self.limit and len(self._values) > 1:
-                oldest, dropped = self._values.popitem(last=False)
-                self.nbytes -= dropped.nbytes
-                self._untouched_bytes -= self._untouched.pop(oldest, 0)
+            self._fresh_bytes += value.nbytes * ahead
+            self._drop(key)
+            heapq.heappush(self._oldest, (value.used, next(self._order), key))
         waiting.set_result(value)
+
+    def _drop(self, newest: Key) -> None:
+        """Drop values until the others have room beside the newest, which is not in the heap yet."""
+        while self.nbytes > self.limit and len(self._values) > 1:
+            used, order, key = heapq.heappop(self._oldest)
+            value = self._values[key]
+            if value.used > used:
+                heapq.heappush(self._oldest, (value.used, order, key))
+                continue
+            del self._values[key]
+            self.nbytes -= value.nbytes
+            self._fresh_bytes -= value.nbytes * value.fresh
+            value.fresh = False
 
     def _give_up(self, key: Key, waiting: Future[Value], error: BaseException) -> None:
         with self._lock:
@@ -121,7 +147,7 @@ class Decoded(Generic[Key, Value]):
 
     def _start(self) -> None:
         with self._lock:
-            if self._busy or self._untouched_bytes * 2 >= self.limit:
+            if self._busy or self._fresh_bytes * 2 >= self.limit:
                 return
             self._busy = True
             self._thread = self._thread or ThreadPoolExecutor(1, "cleanfeed-decode-ahead")
@@ -132,7 +158,7 @@ class Decoded(Generic[Key, Value]):
         mine: Future[Value]
         while True:
             with self._lock:
-                if not self._expected or self._untouched_bytes * 2 >= self.limit:
+                if not self._expected or self._fresh_bytes * 2 >= self.limit:
                     self._busy = False
                     return
                 key = self._expected.popleft()

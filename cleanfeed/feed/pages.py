@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +15,7 @@ import xxhash
 
 from cleanfeed.errors import CurriculumError, one_line
 from cleanfeed.feed.catalog import REBUILD, Catalog, RowGroup, storage
+from cleanfeed.feed.decoded import Kept
 
 OPEN_FILES = 16
 """Files of a process that are open at once. In the first epoch a window of row groups lies in one or two files; later
@@ -26,25 +26,35 @@ KINDS = {"input_ids": "list<element: int32>", "text": "large_string"}
 HASH = "sample_hash"
 
 
-@dataclass(frozen=True, slots=True)
-class Ragged:
-    """The rows of a list or text column as one run of values; row i is ``values[bounds[i] : bounds[i + 1]]``."""
+class Ragged(Kept):
+    """The rows of a list or text column as one run of values; row i is ``values[bounds[i] : bounds[i + 1]]``.
 
-    values: npt.NDArray[np.int32] | memoryview
-    """Token ids, or the bytes of texts in UTF-8."""
-    bounds: memoryview
-    """Integers: where rows start and end. A memoryview gives Python integers faster than an array does."""
+    Args:
+        values: Token ids, int32, or the bytes of texts in UTF-8.
+        bounds: Where rows start and end; a memoryview gives Python integers faster than an array does.
+    """
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes it keeps in memory."""
-        return self.values.nbytes + self.bounds.nbytes
+    __slots__ = ("bounds", "values")
+
+    def __init__(self, values: npt.NDArray[np.int32] | memoryview, bounds: memoryview) -> None:
+        super().__init__(values.nbytes + bounds.nbytes)
+        self.values, self.bounds = values, bounds
 
     def hashes(self) -> bytes:
         """Return the hash of each row, 16 bytes each."""
         values: memoryview = memoryview(self.values)  # type: ignore[arg-type]
         ends = self.bounds.tolist()
         return b"".join([xxhash.xxh3_128_digest(values[a:b]) for a, b in pairwise(ends)])
+
+
+class Columns(Kept):
+    """Some columns of a row group."""
+
+    __slots__ = ("table",)
+
+    def __init__(self, table: pa.Table) -> None:
+        super().__init__(table.nbytes)
+        self.table = table
 
 
 class Files:

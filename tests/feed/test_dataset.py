@@ -220,7 +220,7 @@ def test_a_curriculum_pickles_to_a_few_kilobytes_after_use_too(curriculum: Curri
 
 
 def read_in_child(curriculum: Curriculum, row: int, answers) -> None:
-    before = curriculum._opened
+    before = curriculum._reader
     answers.put((curriculum[row]["input_ids"].tolist(), curriculum._own() is before))
 
 

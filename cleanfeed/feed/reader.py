@@ -1,0 +1,96 @@
+"""Row numbers of a curriculum go in; views of their decoded values come out, in the one process that opened it."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cleanfeed.feed.catalog import Catalog
+from cleanfeed.feed.decoded import Decoded
+from cleanfeed.feed.pages import Columns, Files, Ragged
+
+Int64 = npt.NDArray[np.int64]
+
+
+class Reader:
+    """What one process has open and decoded of a build. Row numbers must be those of samples there are.
+
+    Args:
+        catalog: What the manifest says.
+        cache_bytes: Decoded values it keeps, in bytes.
+        decode_ahead: Whether a thread decodes what is expected.
+    """
+
+    def __init__(self, catalog: Catalog, cache_bytes: int, *, decode_ahead: bool) -> None:
+        self.pid = os.getpid()
+        self.catalog = catalog
+        column = "text" if catalog.tokenizer_digest is None else "input_ids"
+        # The thread that decodes ahead has files of its own, so that neither waits for the other.
+        here, ahead = Files(catalog, column), Files(catalog, column)
+        self.decoded: Decoded[Hashable, Any] = Decoded(
+            cache_bytes,
+            lambda key: self._read(here, key),
+            (lambda key: self._read(ahead, key)) if decode_ahead else None,
+        )
+        filled = [stage for stage in catalog.stages if stage.samples]
+        self._firsts = [stage.first_row for stage in filled]
+        self._stages = [(one.first_row, one.group_rows, one.first_group, one.max_length) for one in filled]
+        self.last_limit = filled[-1].max_length
+        self.needed = 0
+        """Bytes of the row groups of the last batch for which any was decoded."""
+
+    def _read(self, files: Files, key: Any) -> Ragged | Columns:
+        """Decode a row group: its number alone stands for what is trained on, with names for other columns."""
+        if isinstance(key, int):
+            return files.ragged(self.catalog.row_group(key))
+        group, names = key
+        return Columns(files.table(self.catalog.row_group(group), names))
+
+    def values(self, rows: list[int]) -> tuple[list[Any], Int64]:
+        """Return the values of each row as a view, and the longest sample of its stage, of shape [n]."""
+        groups, places, limits = self._places(rows)
+        before = self.decoded.made
+        found: list[Ragged] = self.decoded.get(groups)
+        if self.decoded.made > before:
+            self.needed = sum(group.nbytes for group in dict(zip(groups, found, strict=True)).values())
+        cut = []
+        for group, place in zip(found, places, strict=True):
+            bounds = group.bounds
+            cut.append(group.values[bounds[place] : bounds[place + 1]])
+        return cut, limits
+
+    def expect(self, rows: Int64) -> None:
+        """Note the rows that will be asked for next, in order."""
+        self.decoded.expect(self.catalog.groups_at(rows)[0].tolist())
+
+    def columns(self, rows: Int64, names: Sequence[str]) -> pa.Table:
+        """Return columns of some rows, in the order asked for."""
+        groups, places = self.catalog.groups_at(rows)
+        order = np.argsort(groups, kind="stable")
+        numbers, firsts = np.unique(groups[order], return_index=True)
+        found = self.decoded.get([(number, tuple(names)) for number in numbers.tolist() or [0]])
+        parts = np.split(places[order], firsts[1:])
+        tables = [one.table.take(part) for one, part in zip(found, parts, strict=True)]
+        back = np.empty_like(order)
+        back[order] = np.arange(len(order))
+        return pa.concat_tables(tables).take(back)
+
+    def _places(self, rows: list[int]) -> tuple[list[int], list[int], Int64]:
+        """Return row group, place in it, and longest sample of the stage of each row."""
+        low, high = (bisect_right(self._firsts, row) - 1 for row in (min(rows), max(rows)))
+        if low == high:
+            # Nearly every batch; for so few numbers Python is faster than numpy.
+            first_row, group_rows, first_group, limit = self._stages[low]
+            places = [divmod(row - first_row, group_rows) for row in rows]
+            groups = [first_group + group for group, _ in places]
+            return groups, [place for _, place in places], np.full(len(rows), limit, dtype=np.int64)
+        wide = np.array(rows, dtype=np.int64)
+        many, at = self.catalog.groups_at(wide)
+        limits = np.array([stage.max_length for stage in self.catalog.stages], dtype=np.int64)
+        return many.tolist(), at.tolist(), limits[self.catalog.stages_at(wide)]
