@@ -23,9 +23,8 @@ from cleanfeed.feed.exclusions import Exclusions
 from cleanfeed.feed.identity import SampleHashes, batch_hash
 from cleanfeed.feed.pages import Files
 from cleanfeed.feed.samples import FILLER
-from cleanfeed.feed.schedule import NOWHERE, Block, RowSchedule, Schedule
-from cleanfeed.feed.segments import stage_plan
-from cleanfeed.feed.token_schedule import TokenSchedule
+from cleanfeed.feed.schedule import NOWHERE, Block, Schedule
+from cleanfeed.feed.state import schedule_of
 from cleanfeed.runs.incident_files import read_incidents
 from cleanfeed.runs.layout import RunDir
 from cleanfeed.runs.ledger import last_surviving, read_attempts, read_changes, read_lines
@@ -147,15 +146,6 @@ class _Replay:
     def hash(self, rows: Int64) -> str:
         """Return the batch hash of rows."""
         return batch_hash(self._hashes.of(rows))
-
-
-def schedule_of(catalog: Catalog, state: dict[str, Any]) -> Schedule:
-    """Return the schedule a sampler's state speaks of."""
-    settings = {name: state[name] for name in ("seed", "epochs", "lanes", "drop_last")}
-    plan = stage_plan(state["schedule"])
-    if state["global_batch"] is not None:
-        return RowSchedule(catalog, state["global_batch"], plan=plan, **settings)
-    return TokenSchedule(catalog, state["batch_tokens"], plan=plan, **settings)
 
 
 def audit(run: RunDir, curriculum: str | None = None) -> Audit:
