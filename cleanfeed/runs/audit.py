@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -131,10 +130,10 @@ class _Replay:
         quarantined = self._hashes.rows_of(bytes.fromhex(one) for one in change.quarantined)
         self.exclusions.quarantine({one: rows for one, rows in quarantined.items() if rows})
         self.exclusions.release(bytes.fromhex(one) for one in change.released)
-        for first, last in change.skipped:
-            self.exclusions.skip(first, last)
         for first, last in change.unskipped:
             self.exclusions.unskip(first, last)
+        for first, last in change.skipped:
+            self.exclusions.skip(first, last)
 
     def rows(self, slot: int) -> Int64:
         """Return the rows of a slot, those that are blanked negative."""
