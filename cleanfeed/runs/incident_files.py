@@ -8,6 +8,7 @@ the next write of the same incident removes.
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 
 from cleanfeed.curriculum.durable import ASIDE_SUFFIX, sync, write_bytes, written_aside
 from cleanfeed.errors import CleanfeedError, one_line
@@ -25,6 +27,8 @@ from cleanfeed.runs.records import Incident
 INCIDENT_NAME = "incident.json"
 SUSPECTS_NAME = "suspects.parquet"
 FORMAT = 1
+LARGEST = 1e9
+"""Written for a score that is infinite."""
 
 EXCERPT_CHARS = 600
 """Code points of a sample's text that are kept unless the whole text is asked for."""
@@ -78,7 +82,12 @@ def write_incident(run: RunDir, incident: Incident, suspects: pa.Table | None = 
 
 
 def _encode(incident: Incident) -> bytes:
-    # Not every number JSON can hold: msgspec writes null for NaN and infinity.
+    # JSON holds neither NaN nor infinity: msgspec writes null for them, which a score cannot be.
+    suspects = [
+        one if math.isfinite(one.score) else replace(one, score=0.0 if math.isnan(one.score) else LARGEST)
+        for one in incident.suspects
+    ]
+    incident = replace(incident, suspects=suspects)
     return msgspec.json.format(msgspec.json.encode(incident), indent=1) + b"\n"
 
 

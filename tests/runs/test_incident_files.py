@@ -24,6 +24,7 @@ from cleanfeed.runs.incident_files import (
     write_incident,
 )
 from cleanfeed.runs.layout import RunDir
+from cleanfeed.runs.records import Suspect
 from tests.quarantine.incidents import incident
 
 ROWS = pa.table(
@@ -102,6 +103,13 @@ def test_numbers_that_json_cannot_hold_become_null(tmp_path: Path) -> None:
     assert read_incident(run, 1).detail == {"value": None, "limit": None, "z": 3.5}
 
 
+def test_a_score_that_is_not_finite_leaves_the_incident_readable(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    scores = [math.inf, math.nan, 2.0]
+    write_incident(run, incident(1, suspects=[Suspect(1, 5, 0, 4, "ab" * 16, score) for score in scores]))
+    assert [one.score for one in read_incident(run, 1).suspects] == [1e9, 0.0, 2.0]
+
+
 def test_leftovers_of_a_kill_are_not_read_and_give_way(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     leftover = tmp_path / "incidents" / "0001.unfinished"
@@ -170,6 +178,7 @@ import sys
 from pathlib import Path
 from cleanfeed.runs.incident_files import write_incident
 from cleanfeed.runs.layout import RunDir
+from cleanfeed.runs.records import Suspect
 from tests.quarantine.incidents import incident
 print("begun", flush=True)
 for turn in range(10**6):
