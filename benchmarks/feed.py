@@ -10,7 +10,9 @@ collator:
 - *datasets*: a Hugging Face dataset, Arrow on disk, each stage shuffled;
 - *litdata*: optimized chunks on disk, each stage shuffled; run by the Python that ``CLEANFEED_LITDATA_PYTHON`` names.
 
-The loaders take turns, a whole epoch each; a ratio is the median over the rounds.
+The loaders take turns, a whole epoch each; a ratio is the median over the rounds. cleanfeed decodes ahead in a thread,
+so it needs a second free processor; what the main thread alone uses by the processor is given beside the clock, and
+says on a busy machine what a free one would show.
 """
 
 from __future__ import annotations
@@ -23,7 +25,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,6 @@ def datasets_epoch(memory: InMemory, folder: Path, rows: int, collate: PadCollat
 
     def epoch() -> Iterator[Any]:
         shuffled = datasets.concatenate_datasets([stage.shuffle(seed=1) for stage in stages])
-        # Copies would be left beside the data otherwise.
         return iter(DataLoader(shuffled, batch_size=rows, drop_last=True, collate_fn=collate))
 
     return epoch
@@ -171,7 +171,7 @@ def measure(path: Path, rows: int, rounds: int, others: bool) -> dict[str, Any]:
     memory = InMemory(curriculum)
     beside = path.parent / "feed"
     beside.mkdir(exist_ok=True)
-    bare = [batch for batch in CurriculumSampler(memory, global_batch=GLOBAL_BATCH, micro_batch=rows)]
+    bare = list(CurriculumSampler(memory, global_batch=GLOBAL_BATCH, micro_batch=rows))
     loaders: dict[str, Callable[[], dict[str, float]]] = {
         "limit": lambda: timed(loader_of(memory, rows, collate)),
         "collator alone": lambda: timed(collate(memory.__getitems__(batch)) for batch in bare),

@@ -10,7 +10,7 @@ import json
 import shutil
 import sys
 import time
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 
 import litdata
@@ -26,7 +26,7 @@ def write_stage(folder: Path, ids: np.ndarray, bounds: np.ndarray) -> None:
     partial = folder.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     writer = BinaryWriter(str(partial), chunk_bytes=1 << 26)
-    for number, (start, stop) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+    for number, (start, stop) in enumerate(pairwise(bounds)):
         writer[number] = {"input_ids": torch.from_numpy(np.array(ids[start:stop]))}
     writer.done()
     writer.merge()
