@@ -10,6 +10,8 @@ DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """Bit of each of the 4 rows and 2 columns of dots in a braille character."""
 BLANK = 0x2800
 LABEL_WIDTH = 8
+MARK_LINES = 4
+"""Lines for marks; what does not fit in is left out, where there are many in one place."""
 COLOURS = {"onset": "red", "trip": "red", "checkpoint": "green"}
 KEPT, UNDONE = "", "dim"
 
@@ -107,10 +109,10 @@ def _marks(panel: Panel, across: int, unicode: bool) -> list[Text]:
         words = f"{'▲' if unicode else '^'} {mark.label} {mark.step:,}"
         column = min(column, max(0, across - len(words)))
         fits = next((line for line in lines if line[-1][0] + len(line[-1][2]) + 1 < column), None)
-        if fits is None:
-            lines.append([(column, mark, words)])
-        else:
+        if fits is not None:
             fits.append((column, mark, words))
+        elif len(lines) < MARK_LINES:
+            lines.append([(column, mark, words)])
     for line in lines:
         row = Text(" " * (LABEL_WIDTH + 2))
         for column, mark, words in line:

@@ -60,11 +60,13 @@ def _marks(panel: Panel) -> Iterator[str]:
         words = f"{mark.label} {mark.step:,}"
         half = 3.1 * len(words)
         middle = min(max(x, LEFT + half), WIDTH - RIGHT - half)
-        row = next((at for at, end in enumerate(taken) if end < middle - half), 0)
-        taken[row] = middle + half + 6
-        y = TOP - 5 - 12 * row
         kind = escape(mark.kind)
         yield f'<line class="mark {kind}" x1="{x}" x2="{x}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
+        row = next((at for at, end in enumerate(taken) if end < middle - half), None)
+        if row is None:
+            continue  # too many in one place to be read: the line alone stands for it
+        taken[row] = middle + half + 6
+        y = TOP - 5 - 12 * row
         yield f'<text class="label {kind}" x="{middle}" y="{y}" text-anchor="middle">{escape(words)}</text>'
 
 

@@ -146,6 +146,15 @@ def test_marks_that_would_overlap_have_lines_of_their_own() -> None:
     assert rows == [["▲", "one", "50", "▲", "three", "90"], ["▲", "two", "51"]]
 
 
+def test_of_many_marks_in_one_place_some_are_named() -> None:
+    panel = panel_of([(0.0, 1.0), (100.0, 2.0)])
+    panel.marks = [Mark(50, f"incident {number}", "onset") for number in range(30)]
+    assert len(draw(panel, 80, 4)) == 1 + 4 + 2 + 4
+    picture = svg(panel)
+    assert picture.count('class="mark onset"') == 30
+    assert picture.count('class="label onset"') == 2
+
+
 def test_an_svg_shows_points_marks_and_steps_that_are_not_finite() -> None:
     (panel,) = zoomed(incident(*SPIKE))
     picture = svg(panel)
