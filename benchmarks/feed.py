@@ -55,7 +55,7 @@ def real_curriculum(source: Path) -> Path:
     data = prepare(source, 300)
     out = data.large.parent / "curriculum"
     if not (out / "manifest.json").exists():
-        command = [sys.executable, "-m", "cleanfeed", "build", str(data.half), "--out", str(out)]
+        command = [sys.executable, "-m", "cleanfeed", "build", str(data.large), "--out", str(out)]
         subprocess.run(
             [*command, "--tokenizer", str(data.tokenizer)], check=True, stdout=sys.stderr, cwd=REPOSITORY
         )
@@ -137,6 +137,7 @@ class LitData:
         self.command = [str(self.python), str(HERE / "feed_litdata.py"), str(folder), str(rows)]
 
     def timed(self) -> dict[str, float]:
+        """Return what :func:`timed` returns, measured over there."""
         environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
         done = subprocess.run(self.command, env=environment, stdout=subprocess.PIPE, check=True, text=True)
         found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
