@@ -24,6 +24,7 @@ from cleanfeed.curriculum.quality import quality_scores
 from cleanfeed.curriculum.reference import LogRatio
 from cleanfeed.curriculum.samples import ByteCutter, SampleRanges, TokenCutter, split
 from cleanfeed.curriculum.stages import band_limits
+from cleanfeed.curriculum.writer import HASH_TYPE
 from cleanfeed.rules.ruleset import REASON_TYPE, REJECT, VERDICTS, Verdicts
 from cleanfeed.signals.buffers import text_buffers
 from cleanfeed.signals.corpus import rare_token_share
@@ -265,8 +266,16 @@ class Judge:
             ranges = split(starts, stops, chars, stops - starts, limit, cutter)
             view = ids.data.cast("B")
         size = 1 if self.encoder is None else np.dtype(np.int32).itemsize
-        stops = (ranges.start + ranges.length) * size
-        return Samples(ranges, kept[ranges.document], hashes(view, ranges.start * size, stops))
+        begin, end = ranges.start * size, (ranges.start + ranges.length) * size
+        documents = kept[ranges.document]
+        if self.encoder is not None:
+            return Samples(ranges, documents, hashes(view, begin, end))
+        # The hash of a whole text is known; taking it anew would read all texts once more.
+        found = raw_hashes(batch.spool.column("content_hash"))[documents]
+        parts = ranges.length != (stops - starts)[ranges.document]
+        found[parts] = raw_hashes(hashes(view, begin[parts], end[parts]))
+        column = pa.FixedSizeBinaryArray.from_buffers(HASH_TYPE, len(found), [None, pa.py_buffer(found)])
+        return Samples(ranges, documents, column)
 
     def _rare(self, spooled: pa.RecordBatch) -> npt.NDArray[np.float64]:
         assert self.counts is not None

@@ -6,15 +6,16 @@ has read no file, so forking it is safe where forking the caller would not be.
 
 from __future__ import annotations
 
-from cleanfeed.build.lean import hide_pandas
+from cleanfeed.build.lean import hide_unused, loading
 
-hide_pandas()
+hide_unused()
 
-from cleanfeed.build import candidates, measure, place, settle  # noqa: E402
-from cleanfeed.build.kernels import kernels_ready, load_kernels  # noqa: E402
+with loading():
+    from cleanfeed.build import candidates, measure, place, settle
+    from cleanfeed.build.kernels import kernels_ready, load_kernels
+
+    # What is not compiled yet is compiled by the process that started this one; workers load it when they need it.
+    if kernels_ready(tokens=False, near=False):
+        load_kernels(tokens=False)
 
 __all__ = ["candidates", "measure", "place", "settle"]
-
-# What is not compiled yet is compiled by the process that started this one; workers then load it when they need it.
-if kernels_ready(tokens=False, near=False):
-    load_kernels(tokens=False)

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-import duckdb
 import numpy as np
 
 from cleanfeed.build.attempts import Attempts, Findings
@@ -45,7 +44,7 @@ from cleanfeed.build.occupied import (
     strangers,
 )
 from cleanfeed.build.place import place
-from cleanfeed.build.queries import duckdb_over
+from cleanfeed.build.queries import disk_errors, repeated_ids
 from cleanfeed.build.request import BuildRequest, Prepared, Progress, prepare
 from cleanfeed.build.settle import Settled, samples_path, settle, settled_files
 from cleanfeed.build.spool import Spool
@@ -145,7 +144,7 @@ def _built(
         still_ours()
         write_manifest(out, manifest)
         remove_tree(prepared.context.work)
-    except (OSError, duckdb.Error) as error:
+    except disk_errors() as error:
         raise CleanfeedError(_stopped(out, error)) from error
     except (MisuseError, NothingReadableError):
         # Both come before anything but the work folder is written: leave no trace of an unfinished build.
@@ -159,7 +158,7 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + more
 
 
-def _stopped(out: AnyPath, error: OSError | duckdb.Error) -> str:
+def _stopped(out: AnyPath, error: Exception) -> str:
     """Say what the disk, the memory or the rights on it have stopped, in a line."""
     cause, where = str(error).splitlines()[0], str(out)
     if isinstance(error, OSError):
@@ -365,16 +364,11 @@ class _Run:
         )
         return totals, {spec.name: result for spec, result in zip(specs, placed, strict=True)}
 
-    def _duplicate_ids(self, files: Iterable[str]) -> int:
-        """Return how many documents have an id that an earlier one has too; DuckDB spills what memory cannot hold."""
-        parts = [str(self.context.out / name) for name in sorted(files) if name.startswith("signals/")]
-        with duckdb_over(self.context.out, memory_limit="512MB", threads=1) as store:
-            store.execute("SET temp_directory = ?", [str(self.context.scratch / "duckdb")])
-            row = store.execute(
-                "SELECT count(*) - count(DISTINCT doc_id) FROM read_parquet(?)", [parts]
-            ).fetchone()
-        assert row is not None
-        return int(row[0])
+    def _duplicate_ids(self, files: Mapping[str, tuple[int, str]]) -> int:
+        """Return how many documents have an id that an earlier one has too."""
+        parts = [name for name in sorted(files) if name.startswith("signals/")]
+        documents = sum(files[name][0] for name in parts)
+        return repeated_ids(self.context.out, parts, documents, self.context.scratch / "duckdb")
 
     def _nothing(self, measured: Sequence[Measured]) -> str:
         """Say what kept every record from being read."""

@@ -256,10 +256,10 @@ def _signals_table(batch: Judged) -> pa.Table:
 
 
 def _rejected_table(batch: Judged) -> pa.Table:
-    rows = pa.array(np.flatnonzero(~batch.kept))
+    rows = np.flatnonzero(~batch.kept)
+    taken = pa.array(rows)
     # A duplicate's text is that of the kept copy, or nearly so.
-    text = pc.if_else(pa.array(batch.verdict == DUPLICATE), None, batch.spool.column("text"))
-    columns = {**_place(batch), "text": text}
-    return pa.table(
-        {name: columns[name].take(rows) for name in REJECTED_SCHEMA.names}, schema=REJECTED_SCHEMA
-    )
+    text_of = pa.array(rows, mask=batch.verdict[rows] == DUPLICATE)
+    columns = {name: column.take(taken) for name, column in _place(batch).items()}
+    columns["text"] = batch.spool.column("text").take(text_of)
+    return pa.table(columns, schema=REJECTED_SCHEMA)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import click
@@ -109,17 +110,18 @@ def build(
     from cleanfeed.documents.hub import is_hub_name
 
     invocation = click.get_current_context().ensure_object(Invocation)
+    from cleanfeed.build.lean import hide_unused, loading
+
     if invocation.own_process and not any(map(is_hub_name, inputs)):
         # Only reading from the hub needs pandas.
-        from cleanfeed.build.lean import hide_pandas
-
-        hide_pandas()
-    from cleanfeed.build.request import BuildRequest
-    from cleanfeed.build.runner import build as run
-    from cleanfeed.cli.progress import progress
-    from cleanfeed.cli.summary import build_result, show_build
-    from cleanfeed.cli.terminal import print_json
-    from cleanfeed.rules.pipeline import load_pipeline
+        hide_unused()
+    with loading() if invocation.own_process else nullcontext():
+        from cleanfeed.build.request import BuildRequest
+        from cleanfeed.build.runner import build as run
+        from cleanfeed.cli.progress import progress
+        from cleanfeed.cli.summary import build_result, show_build
+        from cleanfeed.cli.terminal import print_json
+        from cleanfeed.rules.pipeline import load_pipeline
 
     request = BuildRequest(
         inputs=inputs,

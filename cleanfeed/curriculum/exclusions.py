@@ -6,7 +6,6 @@ import codecs
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -90,6 +89,8 @@ def _read(store: str) -> Iterator[bytes]:
 
 
 def _read_duckdb(path: Path) -> Iterator[bytes]:
+    import duckdb  # a tenth of a second, and few builds need it
+
     try:
         with duckdb.connect(str(path), read_only=True) as store:
             rows = store.execute("SELECT sample_hash FROM samples WHERE state = ?", [QUARANTINED]).fetchall()

@@ -5,8 +5,9 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from cleanfeed.build import tasks
+from cleanfeed.build import candidates, queries, tasks
 from cleanfeed.build.verify import verify
+from cleanfeed.curriculum import duplicates
 
 from .conftest import TOKENIZER, Build, prose, tree, write_jsonl
 
@@ -30,6 +31,18 @@ def test_the_first_of_equal_texts_is_kept_and_the_others_name_it(tmp_path: Path,
         ("a.jsonl", n): ("duplicate", [copy_of(f"a{n % 3}")], None) for n in range(3, 7)
     }
     verify(str(tmp_path / "out"))
+
+
+def test_what_memory_cannot_hold_is_grouped_and_counted_on_disk_with_the_same_result(
+    tmp_path: Path, run: Build, monkeypatch: pytest.MonkeyPatch
+):
+    records = [{"id": f"d{n % 4}", "text": prose(n % 3)} for n in range(9)]
+    source = write_jsonl(tmp_path / "a.jsonl", records)
+    assert run(source, out=tmp_path / "few").manifest["counts"]["duplicate_ids"] == 5
+    for module in (candidates, duplicates, queries):
+        monkeypatch.setattr(module, "FEW", 0)
+    run(source, out=tmp_path / "many")
+    assert tree(tmp_path / "few") == tree(tmp_path / "many")
 
 
 def test_copies_of_a_rejected_or_excluded_text_are_judged_like_it(tmp_path: Path, run: Build):

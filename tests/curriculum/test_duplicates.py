@@ -66,6 +66,13 @@ def found(
     kinds = [kind for *_, kind in rows]
     assert counts == DuplicateCounts(sum(map(len, files)), kinds.count("exact"), kinds.count("near"))
     assert not (folder / "scratch").exists()
+    if settings.method == "exact":
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(duplicates, "FEW", 0)
+            assert counts == find_duplicates(
+                paths, folder / "many.parquet", settings, scratch=folder / "scratch"
+            )
+        assert pq.read_table(folder / "many.parquet").equals(table)
     return rows
 
 
@@ -312,7 +319,8 @@ def test_what_stops_the_reading_is_raised_as_it_is_and_leaves_nothing(
     assert [one.name for one in tmp_path.iterdir()] == ["in.parquet"]
 
 
-def test_too_little_memory_is_said_in_one_line(tmp_path: Path) -> None:
+def test_too_little_memory_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplicates, "FEW", 0)
     path = write(tmp_path / "in.parquet", [Document(i, i) for i in range(50)])
     with pytest.raises(CleanfeedError, match=r"cannot group duplicates: .*scratch: got .*") as error:
         find_duplicates([path], tmp_path / "out.parquet", EXACT, scratch=tmp_path / "scratch", memory_limit=1)

@@ -76,6 +76,7 @@ def test_words_and_lines_past_the_most_that_are_kept_are_still_counted(
 ) -> None:
     for module in (view, words):
         monkeypatch.setattr(module, "MAX_WORDS", 64)
+    monkeypatch.setattr(measure, "_kept", [])
     text = "a b c d e f g h. i\n" * 50 + "one\n" * 100
     columns = measure_texts(array(text))
     assert [columns[name][0] for name in ("words", "lines", "longest_word", "mean_word_chars")] == [
@@ -157,3 +158,16 @@ def test_a_cache_folder_that_was_chosen_stays(nowhere: Path, monkeypatch: pytest
     monkeypatch.setenv(cache.VARIABLE, "chosen")
     assert cache.ensure_cache() is None
     assert os.environ[cache.VARIABLE] == "chosen"
+
+
+def test_what_was_measured_before_never_matters(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["one two one two\n" * 40, "", "\u4e00\u4e8c" * 500, "x" * 100_000, "a b. " * 30_000]
+    monkeypatch.setattr(measure, "_kept", [])
+    apart = []
+    for text in texts:
+        measure._kept.clear()
+        apart.append({name: values.tolist() for name, values in measure_texts(array(text)).items()})
+    for text, expected in [*zip(texts, apart, strict=True)] * 2:
+        found = {name: values.tolist() for name, values in measure_texts(array(text)).items()}
+        assert repr(found) == repr(expected)
+    assert len(measure._kept) == 1
