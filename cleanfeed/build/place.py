@@ -38,6 +38,24 @@ class _Chosen:
     """Where each stands in the file."""
 
 
+class _Memory:
+    """Memory for the values of one file after another; what the system hands out anew it clears first."""
+
+    def __init__(self) -> None:
+        self._block = np.empty(0, dtype=np.uint8)
+
+    def array(self, size: int, kind: npt.DTypeLike) -> npt.NDArray[Any]:
+        """Return an array in the memory, whatever was in it before."""
+        needed = size * np.dtype(kind).itemsize
+        if len(self._block) < needed:
+            self._block = np.empty(needed, dtype=np.uint8)
+        return self._block[:needed].view(kind)
+
+
+_memories: list[_Memory] = []
+"""Those no call is using now."""
+
+
 def place(
     context: Context, spec: FileSpec, tiers: Tiers, segments: Sequence[Segment], report: Report
 ) -> tuple[int, str]:
@@ -49,9 +67,11 @@ def place(
         keep_fields=context.pipeline.documents.keep_fields,
     )
     path = context.out / spec.name
+    memory = _memories.pop() if _memories else _Memory()
     with PartWriter(path, schema, row_group_rows=spec.row_group_rows) as part:
         if spec.rows:
-            part.write(_table(context, spec, _choose(context, spec, tiers, segments), schema))
+            part.write(_table(context, spec, _choose(context, spec, tiers, segments), schema, memory))
+    _memories.append(memory)
     assert part.digest is not None
     return part.rows, part.digest
 
@@ -93,12 +113,14 @@ def _key_range(first: int, last: int) -> npt.NDArray[np.uint64]:
     return np.array([first << shift, min(last << shift, (1 << 64) - 1)], dtype=np.uint64)
 
 
-def _table(context: Context, spec: FileSpec, chosen: list[_Chosen], schema: pa.Schema) -> pa.Table:
-    """Return the file's rows with all columns, in their final order."""
+def _table(
+    context: Context, spec: FileSpec, chosen: list[_Chosen], schema: pa.Schema, memory: _Memory
+) -> pa.Table:
+    """Return the file's rows with all columns, in their final order; the values lie in ``memory``."""
     places = np.concatenate([part.places for part in chosen])
     back = pa.array(np.argsort(places, kind="stable"))
     index = pa.concat_tables([part.rows for part in chosen]).take(back).combine_chunks()
-    values = _Values(context, index)
+    values = _Values(context, index, memory)
     fields: dict[str, list[pa.Array]] = {name: [] for name in context.pipeline.documents.keep_fields}
     for part in chosen:
         spool = Spool.open(spool_path(context, part.segment.task.index, part.segment.number)).batches
@@ -134,13 +156,13 @@ def _field(spool: tuple[pa.RecordBatch, ...], name: str, batches: Int64, documen
 class _Values:
     """The ids or the text of a file's samples, each copied once from a spool to its place."""
 
-    def __init__(self, context: Context, index: pa.Table) -> None:
+    def __init__(self, context: Context, index: pa.Table, memory: _Memory) -> None:
         self.encoder = context.encoder()
         self.keep_text = context.keep_text
         self.lengths = column(index, "length").astype(np.int64)
         self.offsets = offsets_of(self.lengths)
         kind = np.uint8 if self.encoder is None else np.int32
-        self.flat = np.empty(int(self.offsets[-1]), dtype=kind)
+        self.flat = memory.array(int(self.offsets[-1]), kind)
         # Filled in for whole documents; of a part only its ids are known.
         self.texts: list[str | None] = [None] * len(self.lengths)
 

@@ -6,11 +6,12 @@ has read no file, so forking it is safe where forking the caller would not be.
 
 from __future__ import annotations
 
-from cleanfeed.build.lean import hide_unused, loading
+from cleanfeed.build.lean import hide_pandas, loading
 
-hide_unused()
+hide_pandas()
 
-with loading():
+# numba takes both where they are, the one for kernels in C, the other to look for a file of settings.
+with loading("cffi", "yaml"):
     from cleanfeed.build import candidates, measure, place, settle
     from cleanfeed.build.kernels import kernels_ready, load_kernels
 

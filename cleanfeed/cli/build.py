@@ -110,11 +110,11 @@ def build(
     from cleanfeed.documents.hub import is_hub_name
 
     invocation = click.get_current_context().ensure_object(Invocation)
-    from cleanfeed.build.lean import hide_unused, loading
+    from cleanfeed.build.lean import hide_pandas, loading
 
     if invocation.own_process and not any(map(is_hub_name, inputs)):
         # Only reading from the hub needs pandas.
-        hide_unused()
+        hide_pandas()
     with loading() if invocation.own_process else nullcontext():
         from cleanfeed.build.request import BuildRequest
         from cleanfeed.build.runner import build as run

@@ -16,10 +16,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, TypeAlias
 from uuid import uuid4
 
-from fsspec.implementations.local import LocalFileSystem
-
 from cleanfeed.curriculum.copies import copies_folder, copy_path, drop_copies, fetched_once
-from cleanfeed.documents.addresses import open_address, reached
+from cleanfeed.documents.addresses import is_local, open_address, reached
 from cleanfeed.errors import MisuseError, one_line
 
 
@@ -197,7 +195,7 @@ def path_of(given: str) -> AnyPath:
             one_line("not the address of one place", given, expected="PROTOCOL://PATH without * ? [ and ::")
         )
     store, path = reached(given)
-    if isinstance(store, LocalFileSystem):
+    if is_local(store):
         return Path(path)
     return ObjectPath(given.rstrip("/"), uuid4().hex)
 
@@ -206,7 +204,7 @@ def whereabouts(given: str) -> PurePosixPath:
     """Return what tells whether two paths or addresses mean the same place, or one lies in the other."""
     if "://" in given:
         store, key = reached(given)
-        if not isinstance(store, LocalFileSystem):
+        if not is_local(store):
             return PurePosixPath(store.unstrip_protocol(key))
         given = key
     return PurePosixPath(Path(given).resolve())

@@ -6,15 +6,17 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
-from tokenizers import Tokenizer
 
 from cleanfeed.errors import CleanfeedError, MisuseError, one_line
 from cleanfeed.signals.tokens import token_bytes
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 END_OF_TEXT_NAMES = (
     "<|endoftext|>",
@@ -176,6 +178,8 @@ class TextEncoder:
             self.tokenizer = self._loaded()
 
     def _loaded(self) -> Tokenizer:
+        from tokenizers import Tokenizer  # only where there is one
+
         tokenizer = Tokenizer.from_str(self._spec)
         tokenizer.encode_special_tokens = True
         return tokenizer

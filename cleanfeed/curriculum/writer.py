@@ -18,6 +18,14 @@ ZSTD_LEVEL = 1
 
 HASH_TYPE = pa.binary(16)
 SPLIT_COLUMN = "input_ids.list.element"
+PLAIN_COLUMNS = frozenset(
+    {
+        "sample_hash", "content_hash", "part", "source_row", "position", "stage", "n_tokens", "n_chars", "quality",
+    }
+)  # fmt: skip
+"""Short columns that are not compressed: to begin costs the compressor as much as a tenth of what the text takes, and
+saves a 200th of the bytes."""
+
 DICTIONARY_COLUMNS = ("source", "flags.list.element", "verdict", "reason")
 
 
@@ -105,8 +113,8 @@ class PartWriter:
             pq.ParquetWriter(
                 self._aside,
                 self.schema,
-                compression="zstd",
-                compression_level=ZSTD_LEVEL,
+                compression={leaf: "none" if leaf in PLAIN_COLUMNS else "zstd" for leaf in leaves},
+                compression_level={leaf: ZSTD_LEVEL for leaf in leaves if leaf not in PLAIN_COLUMNS},
                 use_dictionary=[
                     leaf
                     for leaf in leaves

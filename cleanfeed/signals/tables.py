@@ -203,7 +203,8 @@ def tables() -> Tables:
     points = np.concatenate(
         (*(_flags_between(*span) for span in spans), _flags_between(_UNUSED, _UNUSED + 256))
     )
-    flags = np.unique(points)
+    ordered = np.sort(points)  # np.unique would import numpy.ma, which takes as long as all of this
+    flags = ordered[np.append(True, np.diff(ordered) != 0)]
     ids = np.searchsorted(flags, points).astype(np.uint8)
     numbers: dict[bytes, int] = {}
     row_of = [numbers.setdefault(row.tobytes(), len(numbers)) for row in ids.reshape(-1, 256)]
