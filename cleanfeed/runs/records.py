@@ -91,6 +91,7 @@ class ExclusionChange(msgspec.Struct, frozen=True):
     skipped: list[tuple[int, int]] = []
     """Ranges of slots, both ends inclusive."""
     unskipped: list[tuple[int, int]] = []
+    """Ranges that are no longer skipped; these are taken back before ``skipped`` is put in force."""
 
 
 class Suspect(msgspec.Struct, frozen=True):

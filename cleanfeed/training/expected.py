@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cleanfeed.errors import TrainingError, one_line
 from cleanfeed.feed.identity import Hashes, SampleHashes, batch_hash
 from cleanfeed.feed.sampler import CurriculumSampler
 from cleanfeed.feed.schedule import Block, rank_part
@@ -82,3 +83,30 @@ class Expected:
             self._of_rows = self._hashes.of(self._rows.reshape(-1)).reshape(count, size, -1)
         self._version = self._now()
         return block
+
+
+def check(due: Due, got: npt.NDArray[np.int64], rank: int) -> None:
+    """Hold what a loader delivered against what is due.
+
+    Args:
+        due: The slot.
+        got: ``sample_ids`` of this rank's rows, in the order they came.
+        rank: This rank.
+
+    Raises:
+        TrainingError: They differ; the message names the first row that does.
+    """
+    expected = due.ids
+    if np.array_equal(got, expected):
+        return
+    at = int(np.flatnonzero(got != expected)[0]) if len(got) == len(expected) else -1
+    raise TrainingError(
+        one_line(
+            "the loader delivered other samples than the sampler says",
+            f"slot {due.slot}, rank {rank}" + (f", row {at}" if at >= 0 else ""),
+            f"sample {got[at]}" if at >= 0 else f"{len(got)} rows",
+            f"sample {expected[at]}" if at >= 0 else f"{len(expected)} rows",
+            "Give the DataLoader this guard's sampler as batch_sampler, with in_order=True, and iterate nothing else "
+            "over it.",
+        )
+    )

@@ -20,7 +20,7 @@ from cleanfeed.training import startup
 from cleanfeed.training.agreement import Agreement
 from cleanfeed.training.alerts import Alerts, Target
 from cleanfeed.training.checkpoints import CheckpointRing, Checkpoints
-from cleanfeed.training.expected import Due, Expected
+from cleanfeed.training.expected import Expected, check
 from cleanfeed.training.learning_rate import LearningRate
 from cleanfeed.training.metrics import Metrics, Verdict
 from cleanfeed.training.numbers import combine
@@ -95,6 +95,11 @@ class TrainingGuard:
         self._verdict: Verdict | None = None
         self._scaled = False
         self._last_saved = -1
+        self._logged: tuple[int, frozenset[bytes], frozenset[tuple[int, int]]] = (
+            -1,
+            frozenset(),
+            frozenset(),
+        )
         self._broken: LedgerError | None = None
         """Why rank 0 cannot go on; told to the other ranks at the next decision, so that none waits for it."""
 
@@ -125,6 +130,7 @@ class TrainingGuard:
             batches = iter(loader)
             version = self.sampler.exclusions.version
             while (slot := self.sampler.next_slot(self.sampler.committed)) is not None:
+                self._log_exclusions()
                 step = self._next(batches, slot)
                 yield step
                 if not step.committed:
@@ -169,7 +175,7 @@ class TrainingGuard:
                     )
                 taken.append(batch)
                 ids.append(sample_ids(batch))
-            self._check(due, ids[0] if len(ids) == 1 else np.concatenate(ids))
+            check(due, ids[0] if len(ids) == 1 else np.concatenate(ids), self.agreement.rank)
         except Exception as error:  # noqa: BLE001 - whatever fails on one rank, the others must not wait for it
             problem = error
         # A rank whose loader failed takes part in the count with nothing, and then all of them stop.
@@ -179,22 +185,6 @@ class TrainingGuard:
         if shares.failed:
             self.agreement.raise_first(problem, "loading a batch")
         return Step(self, self.step + 1, due, taken, ids, shares)
-
-    def _check(self, due: Due, got: Any) -> None:
-        expected = due.ids
-        if np.array_equal(got, expected):
-            return
-        at = int(np.flatnonzero(got != expected)[0]) if len(got) == len(expected) else -1
-        raise TrainingError(
-            one_line(
-                "the loader delivered other samples than the sampler says",
-                f"slot {due.slot}, rank {self.agreement.rank}" + (f", row {at}" if at >= 0 else ""),
-                f"sample {got[at]}" if at >= 0 else f"{len(got)} rows",
-                f"sample {expected[at]}" if at >= 0 else f"{len(expected)} rows",
-                "Give the DataLoader this guard's sampler as batch_sampler, with in_order=True, and iterate nothing "
-                "else over it.",
-            )
-        )
 
     # ---- one step ------------------------------------------------------------------------------------------------
 
@@ -330,6 +320,8 @@ class TrainingGuard:
             world_size=self.agreement.world_size,
         )
         begin_attempt(self.run, start)
+        exclusions = self.sampler.exclusions
+        self._logged = (exclusions.version, frozenset(exclusions.hashes), frozenset(exclusions.ranges))
         self._ledger = LedgerWriter(self.run, beginning.attempt, fsync=self._fsync)
         self.run.resume_plan.unlink(missing_ok=True)
 
@@ -370,17 +362,32 @@ class TrainingGuard:
         self.ring.tidy(self.step, self.attempt, self.response.healthy_since, self.policy.promote_after)
 
     def change_exclusions(self, change: ExclusionChange) -> None:
-        """Leave samples and slots out from now on, or take them back; on file before it is in force."""
-        if not (change.quarantined or change.released or change.skipped or change.unskipped):
-            return
-        if self._ledger is not None:
-            self._ledger.change(change)
+        """Leave samples and slots out from now on, or take them back; on file before the next line is."""
         self.sampler.quarantine(change.quarantined)
         self.sampler.release(change.released)
-        for first, last in change.skipped:
-            self.sampler.skip(first, last)
         for first, last in change.unskipped:
             self.sampler.unskip(first, last)
+        for first, last in change.skipped:
+            self.sampler.skip(first, last)
+        self._log_exclusions(change.incident)
+
+    def _log_exclusions(self, incident: int | None = None) -> None:
+        """Write down how what is left out has changed, whoever changed it: the loop may tell the sampler as well."""
+        exclusions = self.sampler.exclusions
+        if exclusions.version == self._logged[0]:
+            return
+        _, hashes, ranges = self._logged
+        self._logged = (exclusions.version, frozenset(exclusions.hashes), frozenset(exclusions.ranges))
+        change = ExclusionChange(
+            after_step=self.step,
+            incident=incident,
+            quarantined=sorted(one.hex() for one in self._logged[1] - hashes),
+            released=sorted(one.hex() for one in hashes - self._logged[1]),
+            skipped=sorted(self._logged[2] - ranges),
+            unskipped=sorted(ranges - self._logged[2]),
+        )
+        if self._ledger is not None and (self._logged[1:] != (hashes, ranges)):
+            self._ledger.change(change)
 
     # ---- state ---------------------------------------------------------------------------------------------------
 

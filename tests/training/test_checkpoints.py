@@ -85,9 +85,7 @@ def test_a_save_that_fails_leaves_nothing_that_looks_like_a_checkpoint(tmp_path:
             raise OSError(28, "No space left on device")
 
     one = ring(tmp_path, Full())
-    with pytest.raises(
-        CheckpointError, match=r"could not be saved: .* on rank 0: got OSError: .*No space"
-    ):
+    with pytest.raises(CheckpointError, match=r"could not be saved: .* on rank 0: got OSError: .*No space"):
         one.save(10, 1, {})
     assert one.run.checkpoint_steps() == []
     assert one.newest() == (None, [])

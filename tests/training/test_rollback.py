@@ -103,7 +103,10 @@ def test_without_losses_of_single_samples_the_batch_that_stands_out_is_quarantin
 def test_a_rollback_goes_on_without_the_suspects_and_all_else_is_bit_identical(
     data: Path, bad: list[int], undisturbed: list[str], tmp_path: Path, per_sample: bool, workers: int
 ) -> None:
-    seen = train(data, tmp_path, policy=ROLL, poisoned=bad, per_sample=per_sample, workers=workers)
+    options = {"persistent_workers": per_sample} if workers else {}
+    seen = train(
+        data, tmp_path, policy=ROLL, poisoned=bad, per_sample=per_sample, workers=workers, loader=options
+    )
     run = RunDir(tmp_path)
     (incident,) = read_incidents(run)
     assert (incident.action, incident.outcome, incident.checkpoint_step) == ("rollback", "helped", 60)
