@@ -88,24 +88,44 @@ def make_curriculum(folder: Path, documents: int = 320, poisoned: Sequence[int] 
     return folder / "out"
 
 
+KINDS: dict[str, Callable[[np.ndarray[Any, Any], np.random.Generator], np.ndarray[Any, Any]]] = {
+    "unseen words": lambda ids, dice: dice.integers(1 + HEALTHY, VOCABULARY, size=len(ids)),
+    "one word": lambda ids, dice: np.full(len(ids), dice.integers(1 + HEALTHY, VOCABULARY)),
+    "two words in turn": lambda ids, dice: np.resize(
+        dice.integers(1 + HEALTHY, VOCABULARY, size=2), len(ids)
+    ),
+    "counting": lambda ids, dice: 1 + HEALTHY + np.arange(len(ids)) % POISON,
+    "no order": lambda ids, dice: dice.integers(1, 1 + HEALTHY, size=len(ids)),
+    "backwards": lambda ids, dice: ids[::-1].copy(),
+    "another script": lambda ids, dice: 1 + HEALTHY + ids % POISON,
+    "half of it": lambda ids, dice: np.where(
+        np.arange(len(ids)) * 2 < len(ids), ids, 1 + HEALTHY + ids % POISON
+    ),
+}
+"""Ways for a sample to be bad: its ids go in, others of the same number come out."""
+
+
 class Poisoned(PadCollator):
-    """Delivers some rows with words that healthy text never uses, in no order: bad data, wherever the rows come.
+    """Delivers some rows as bad data, wherever they come.
 
     Args:
         rows: Row numbers.
+        kind: Of `KINDS`.
     """
 
-    def __init__(self, rows: Collection[int]) -> None:
+    def __init__(self, rows: Collection[int], kind: str = "unseen words") -> None:
         super().__init__(pad_id=0)
-        self.rows = frozenset(rows)
+        self.rows, self.kind = frozenset(rows), kind
 
     def __call__(self, batch: Any) -> dict[str, Any]:
         found = super().__call__(batch)
         for at, row in enumerate(found["sample_ids"].tolist()):
             if row in self.rows:
                 length = int(found["attention_mask"][at].sum())
-                dice = np.random.default_rng(row)
-                words = torch.from_numpy(dice.integers(1 + HEALTHY, VOCABULARY, size=length))
+                ids = found["input_ids"][at, :length].numpy()
+                words = torch.from_numpy(
+                    np.asarray(KINDS[self.kind](ids, np.random.default_rng(row)), np.int64)
+                )
                 found["input_ids"][at, :length] = words
                 found["labels"][at, :length] = words
         return found
@@ -179,6 +199,7 @@ def train(
     checkpoints: bool = True,
     per_sample: bool = False,
     poisoned: Collection[int] = (),
+    kind: str = "unseen words",
     workers: int = 0,
     loader: dict[str, Any] | None = None,
     before_step: Callable[[Seen, Any], None] | None = None,
@@ -191,7 +212,7 @@ def train(
     data = Curriculum(curriculum)
     sampler = CurriculumSampler(data, global_batch=batch, micro_batch=micro, epochs=epochs, lanes=lanes)
     more = {"num_workers": workers, **(loader or {})}
-    batches = DataLoader(data, batch_sampler=sampler, collate_fn=Poisoned(poisoned), **more)
+    batches = DataLoader(data, batch_sampler=sampler, collate_fn=Poisoned(poisoned, kind), **more)
     model = Tiny()
     inner: torch.nn.Module = model
     if sampler.world_size > 1:
