@@ -31,10 +31,11 @@ $(STAMP):
 	@rm -f $(VENV)/.installed-*
 	@touch $@
 
-demo: $(STAMP) ## build data_samples, verify the result and explain one rejected document
-	$(BIN)/cleanfeed build data_samples/ --out $(DEMO) --tokenizer data_samples/tokenizer.json --overwrite
-	$(BIN)/cleanfeed verify $(DEMO)
-	$(BIN)/cleanfeed explain $(DEMO) $(DEMO_ID)
+demo: $(STAMP) ## the whole story: build the samples; train, break, go back and go on; the report
+	$(BIN)/cleanfeed build data_samples/ --out $(DEMO)/samples --tokenizer data_samples/tokenizer.json --overwrite
+	$(BIN)/cleanfeed verify $(DEMO)/samples
+	$(BIN)/cleanfeed explain $(DEMO)/samples $(DEMO_ID)
+	$(BIN)/python pipelines/demo.py $(DEMO)
 
 test: $(STAMP) ## run the tests
 	$(BIN)/python -m pytest
@@ -55,6 +56,11 @@ docs: $(STAMP) ## write docs/cli.md, docs/rules.md and docs/signals.md anew
 
 bench: $(STAMP) ## measure against the floors (DATA=FILE.jsonl.zst for text of your own)
 	$(BIN)/python benchmarks/bench.py $(DATA)
+	$(BIN)/python benchmarks/feed_scale.py
+	$(BIN)/python benchmarks/feed.py
+	$(BIN)/python benchmarks/guard.py
+	$(BIN)/python benchmarks/report.py
+	$(BIN)/python benchmarks/growth.py
 
 wheel: $(STAMP) ## build the wheel into dist/
 	$(BIN)/python -m build --wheel --outdir dist

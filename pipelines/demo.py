@@ -70,7 +70,7 @@ def main() -> None:
     title("What the engineer on call reads")
     page = out / "report.html"
     cleanfeed("quarantine", "report", str(out / "runs/guarded"), "--html", str(page))
-    cleanfeed("quarantine", "report", str(out / "runs/guarded"))
+    cleanfeed("quarantine", "report", str(out / "runs/guarded"), "--incident", "1")
     cleanfeed("ledger", "audit", str(out / "runs/guarded"))
     title("Loss on held-out notes, nats a token")
     clean = results["clean"]["validation"]
@@ -83,7 +83,8 @@ def main() -> None:
 def run(out: Path, name: str) -> dict[str, float | None]:
     """Train one of the three models."""
     curriculum = Curriculum(str(out / ("clean" if name == "clean" else "poisoned")))
-    vocabulary = curriculum.catalog.vocab_size or 0
+    vocabulary = curriculum.catalog.vocab_size
+    assert vocabulary is not None, "built with a tokenizer"
     result: Trained = train(
         curriculum,
         out / "runs" / name,
