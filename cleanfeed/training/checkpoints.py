@@ -29,13 +29,17 @@ from cleanfeed.training.rng import restore_rng, rng_state
 
 log = logging.getLogger("cleanfeed.training")
 
+ONE_FILE = "state.save"
+"""Name of the file of a ``save`` that writes one and takes its path."""
+
 
 class Checkpoints:
     """What the guard saves, how often, and how many it keeps.
 
     Args:
-        save: Called with an existing empty folder, on every rank; writes model, optimizer and all that steps change.
-        load: Called with such a folder, on every rank; puts all of it back.
+        save: Called with the path of an existing folder, on every rank; writes model, optimizer and all that steps
+            change. A function that takes its path for a file, as ``torch.save`` does, is given one in that folder.
+        load: Called with the same kind of path, on every rank; puts all of it back.
         every: Optimizer steps between two checkpoints.
         keep: How many of the newest are kept.
         keep_safe: How many of the newest safe ones are kept besides.
@@ -124,7 +128,7 @@ class CheckpointRing:
         aside = agreement.on_first(lambda: self._on_disk(step, lambda: files.begin(self.run, step)))
         finite: bool | None = None
         try:
-            self.settings.save(aside)
+            save_into(aside, self.settings.save)
             finite = None if self.settings.finite is None else self.settings.finite()
             write_bytes(
                 aside / files.OWN / f"rng-{agreement.rank:04d}.json", msgspec.json.encode(rng_state())
@@ -169,7 +173,7 @@ class CheckpointRing:
         found, problem = None, None
         try:
             found = files.find(self.run, step)
-            self.settings.load(found.path)
+            self.settings.load(found.path / ONE_FILE if (found.path / ONE_FILE).is_file() else found.path)
             rng = found.path / files.OWN / f"rng-{self._agreement.rank:04d}.json"
             if rng.exists():
                 restore_rng(msgspec.json.decode(rng.read_bytes()))
@@ -288,6 +292,18 @@ class CheckpointRing:
         for found in present:
             if found.step not in kept:
                 files.remove(self.run, found.step)
+
+
+def save_into(folder: Path, save: Callable[[Path], object]) -> None:
+    """Call a save with a folder, or, where it takes its path for that of a file, with one in the folder."""
+    try:
+        save(folder)
+    except (IsADirectoryError, RuntimeError) as error:
+        # What torch.save says of a folder is a RuntimeError, and the words are all that tells it from others.
+        said = str(error)
+        if isinstance(error, RuntimeError) and "s a directory" not in said and "cannot be opened" not in said:
+            raise
+        save(folder / ONE_FILE)
 
 
 def _unsaved(path: Path, rank: int, got: str) -> CheckpointError:

@@ -15,6 +15,7 @@ import torch
 
 from cleanfeed.errors import TrainingHalted, one_line
 from cleanfeed.runs.records import LedgerLine
+from cleanfeed.training.checkpoints import save_into
 from cleanfeed.training.desk import Answer, Case, IncidentDesk
 from cleanfeed.training.evidence import BEFORE, Evidence
 from cleanfeed.training.inforce import InForce, read_in_force
@@ -133,7 +134,7 @@ class Response:
             folder.mkdir(parents=True, exist_ok=True)
             torch.save(list(step.batches), folder / f"batch-{guard.agreement.rank:04d}.pt")
             if guard.checkpoints is not None:
-                guard.checkpoints.save(folder)
+                save_into(folder, guard.checkpoints.save)
         except Exception as error:  # noqa: BLE001 - what cannot be saved must not hide why training stops
             problem = error
         saved = (

@@ -93,6 +93,47 @@ def test_a_save_that_fails_leaves_nothing_that_looks_like_a_checkpoint(tmp_path:
     assert list(one.run.checkpoints.iterdir()) == []
 
 
+class OneFile(Value):
+    """Takes its path for that of a file."""
+
+    def save(self, path: Path) -> None:
+        torch.save(self.value, path)
+
+    def load(self, path: Path) -> None:
+        self.value = torch.load(path, weights_only=True)
+
+
+class Plain(OneFile):
+    """The same without torch."""
+
+    def save(self, path: Path) -> None:
+        path.write_text(str(self.value))
+
+    def load(self, path: Path) -> None:
+        self.value = int(path.read_text())
+
+
+@pytest.mark.parametrize("kind", [OneFile, Plain])
+def test_functions_that_take_their_path_for_a_file_serve_as_well(tmp_path: Path, kind: type[Value]) -> None:
+    state = kind()
+    one = ring(tmp_path, state)
+    state.value = 3
+    one.save(10, 1, {})
+    state.value = 4
+    one.load(10)
+    assert state.value == 3
+    assert one.newest() == (10, [])
+
+
+def test_an_error_of_the_users_function_is_told_as_it_is(tmp_path: Path) -> None:
+    class Fails(Value):
+        def save(self, path: Path) -> None:
+            raise RuntimeError("out of memory")
+
+    with pytest.raises(CheckpointError, match="got RuntimeError: out of memory"):
+        ring(tmp_path, Fails()).save(10, 1, {})
+
+
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
