@@ -60,7 +60,8 @@ bench: $(STAMP) ## measure against the floors (DATA=FILE.jsonl.zst for text of y
 	$(BIN)/python benchmarks/feed.py
 	$(BIN)/python benchmarks/guard.py
 	$(BIN)/python benchmarks/report.py
-	$(BIN)/python benchmarks/growth.py
+	$(BIN)/python benchmarks/growth.py --parts signals signatures
+	$(BIN)/python benchmarks/growth.py --parts tokens --sizes 1 10
 
 wheel: $(STAMP) ## build the wheel into dist/
 	$(BIN)/python -m build --wheel --outdir dist
