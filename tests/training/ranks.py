@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
@@ -19,7 +20,7 @@ def _rank(
 ) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
-    store = dist.FileStore(str(folder / "store"), world)
+    store = dist.FileStore(str(folder / name), world)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
     try:
         function(rank, folder, *arguments)
@@ -33,9 +34,10 @@ def _rank(
 def run_ranks(function: Callable[..., None], world: int, folder: Path, *arguments: Any) -> None:
     """Run ``function(rank, folder, *arguments)`` in ``world`` processes; raise with the tracebacks of any that fail."""
     folder.mkdir(parents=True, exist_ok=True)
+    name = f"store-{uuid4().hex}"  # an old one would send the ranks to processes that are gone
     context = mp.get_context("fork")
     processes = [
-        context.Process(target=_rank, args=(rank, function, world, folder, arguments))
+        context.Process(target=_rank, args=(rank, function, world, folder, name, arguments))
         for rank in range(world)
     ]
     with warnings.catch_warnings():
