@@ -17,6 +17,8 @@ from cleanfeed.training.policy import Policy
 BEFORE = 64
 """Healthy steps that are remembered before the earliest suspect, to compare with."""
 
+NOBODY: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+
 Losses = dict[int, dict[int, float]]
 """Loss of each sample by step and row number."""
 
@@ -53,7 +55,10 @@ class Evidence:
             losses: Losses of the rows of each, where told.
         """
         told = [(rows, loss) for rows, loss in zip(ids, losses, strict=False) if loss is not None]
-        rows = np.concatenate([rows for rows, _ in told]) if told else np.zeros(0, dtype=np.int64)
+        if not told:
+            self._steps.append(Remembered(line, NOBODY, ()))
+            return
+        rows = np.concatenate([rows for rows, _ in told])
         self._steps.append(Remembered(line, rows, tuple(loss.reshape(-1) for _, loss in told)))
 
     def forget_after(self, step: int) -> None:

@@ -143,6 +143,8 @@ def number(value: Any) -> float:
 def numbers(values: Sequence[Any]) -> list[float]:
     """Return several as floats, with one copy from the device where all are tensors on one."""
     plain = all(type(value) is torch.Tensor and value.numel() == 1 for value in values)
+    if plain and all(value.device.type == "cpu" for value in values):
+        return [float(value.item()) for value in values]
     if len(values) > 1 and plain and len({value.device for value in values}) == 1:
         return [
             float(value) for value in torch.stack([value.detach().reshape(()) for value in values]).tolist()

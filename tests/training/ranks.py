@@ -16,7 +16,7 @@ import torch.multiprocessing as mp
 
 
 def _rank(
-    rank: int, function: Callable[..., None], world: int, folder: Path, arguments: tuple[Any, ...]
+    rank: int, function: Callable[..., None], world: int, folder: Path, name: str, arguments: tuple[Any, ...]
 ) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)

@@ -98,8 +98,8 @@ KINDS: dict[str, Callable[[np.ndarray[Any, Any], np.random.Generator], np.ndarra
     "no order": lambda ids, dice: dice.integers(1, 1 + HEALTHY, size=len(ids)),
     "backwards": lambda ids, dice: ids[::-1].copy(),
     "another script": lambda ids, dice: 1 + HEALTHY + ids % POISON,
-    "half of it": lambda ids, dice: np.where(
-        np.arange(len(ids)) * 2 < len(ids), ids, 1 + HEALTHY + ids % POISON
+    "all but its beginning": lambda ids, dice: np.where(
+        np.arange(len(ids)) < 4, ids, 1 + HEALTHY + ids % POISON
     ),
 }
 """Ways for a sample to be bad: its ids go in, others of the same number come out."""
