@@ -44,6 +44,7 @@ def main(build: str, log: Path, state: Path) -> None:
             partial.write_text(json.dumps({"length": file.tell(), "sampler": sampler.state_dict()}))
             partial.replace(state)
             print(ahead, flush=True)
+            sys.stdin.readline()  # whoever counts the steps says when to go on; nobody does at the end of the input
 
 
 if __name__ == "__main__":

@@ -167,17 +167,26 @@ def test_killed_with_prefetch_in_flight_and_resumed_no_sample_is_lost_or_comes_t
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     for steps in (7, 60):
         with subprocess.Popen(
-            command, stdout=subprocess.PIPE, start_new_session=True, env=environment
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            env=environment,
+            bufsize=0,
         ) as loop:
+            assert loop.stdin is not None
             assert loop.stdout is not None
-            ahead = [int(loop.stdout.readline()) for _ in range(steps)]
+            ahead = [int(loop.stdout.readline())]
+            for _ in range(steps - 1):
+                loop.stdin.write(b"\n")
+                ahead.append(int(loop.stdout.readline()))
             os.killpg(loop.pid, signal.SIGKILL)
         assert loop.returncode == -signal.SIGKILL
         assert max(ahead) > 1  # slots were under way in the workers
     # What the kill came in the middle of may stand in the log; the state does not know of it.
     with log.open("ab") as file:
         file.write(b"[1, 2")
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment)
     trained = [row for line in log.read_text().splitlines() for row in json.loads(line)]
     sampler = CurriculumSampler(Curriculum(tokens_build), global_batch=6, micro_batch=2, epochs=2, seed=7)
     assert trained == order_of(sampler)
