@@ -202,7 +202,9 @@ def _audit_attempt(
     step = start.after_step
     for line in lines:
         while changes and changes[0].after_step < line.step:
-            replay.change(changes.pop(0))
+            change = changes.pop(0)
+            replay.change(change)
+            tally.excluded.change(change)
         step += 1
         if line.step != step or line.attempt != start.attempt:
             raise LedgerError(
@@ -265,6 +267,15 @@ class _Excluded:
         found = hashes.rows_of(wanted) if wanted else {}
         self._since = {row: since[one] for one, rows in found.items() for row in rows}
         self._rows = np.array(sorted(self._since), dtype=np.int64)
+        self._places = found
+        self._released: set[int] = set()
+
+    def change(self, change: ExclusionChange) -> None:
+        """Note what was taken back, by the guard or by hand, and what was left out again."""
+        for one in change.released:
+            self._released.update(self._places.get(bytes.fromhex(one), ()))
+        for one in change.quarantined:
+            self._released.difference_update(self._places.get(bytes.fromhex(one), ()))
 
     def check(self, line: Line, rows: Int64, result: Audit) -> None:
         """Note what a line trained although it was excluded before."""
@@ -277,7 +288,7 @@ class _Excluded:
             return
         for row in rows[np.isin(rows, self._rows)].tolist():
             decided, number = self._since[row]
-            if decided < line.time:
+            if decided < line.time and row not in self._released:
                 result.problem(
                     f"step {line.step}: row {row} was trained though incident {number} excludes it"
                 )
@@ -288,7 +299,7 @@ class _Tally:
 
     def __init__(self, catalog: Catalog, schedule: Schedule, excluded: _Excluded) -> None:
         self.step = self.next_slot = 0
-        self._schedule, self._excluded = schedule, excluded
+        self._schedule, self.excluded = schedule, excluded
         self._times = np.zeros(catalog.samples, dtype=np.int32)
         self._fate = np.zeros(schedule.n_slots, dtype=np.int8)  # 0 not taken, 1 trained, 2 not accepted
         self._blanked: dict[int, Int64] = {}
@@ -313,7 +324,7 @@ class _Tally:
         result.accepted += 1
         result.tokens += line.tokens
         np.add.at(self._times, rows[rows >= 0], 1)
-        self._excluded.check(line, rows, result)
+        self.excluded.check(line, rows, result)
 
     def close(self, result: Audit) -> None:
         """Count the same from every sample to its slots, epoch by epoch, and compare."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cleanfeed.errors import LedgerError, TrainingError, one_line
+from cleanfeed.errors import LedgerError, MisuseError, TrainingError, one_line
 from cleanfeed.feed.sampler import CurriculumSampler
 from cleanfeed.runs.layout import RunDir
 from cleanfeed.runs.ledger import LedgerWriter, begin_attempt
@@ -114,9 +114,11 @@ class TrainingGuard:
         Raises:
             TrainingError: A batch is not the one that is due, or a step was not committed.
             CheckpointError: No checkpoint can be used, or one cannot be saved.
+            MisuseError: The loader reads another curriculum than the sampler orders.
             TrainingHalted: The policy stops training.
             SystemExit: With code 75, where the policy leaves a rollback to the next start.
         """
+        self._check_dataset(getattr(loader, "dataset", None))
         self.lr.attach()
         try:
             self._start()
@@ -124,6 +126,20 @@ class TrainingGuard:
         finally:
             self.lr.detach()
             self.close()
+
+    def _check_dataset(self, dataset: Any) -> None:
+        """Refuse a loader over another curriculum: row numbers alone would not tell."""
+        catalog, own = getattr(dataset, "catalog", None), self.sampler.curriculum.catalog
+        if catalog is not None and catalog.digest != own.digest:
+            raise MisuseError(
+                one_line(
+                    "the loader reads another curriculum than the sampler orders",
+                    str(catalog.path),
+                    f"digest {catalog.digest}",
+                    f"{own.digest}, of {own.path}",
+                    "Give the DataLoader the sampler's curriculum.",
+                )
+            )
 
     def _loop(self, loader: Iterable[Any]) -> Iterator[Step]:
         while True:
@@ -323,6 +339,9 @@ class TrainingGuard:
         exclusions = self.sampler.exclusions
         self._logged = (exclusions.version, frozenset(exclusions.hashes), frozenset(exclusions.ranges))
         self._ledger = LedgerWriter(self.run, beginning.attempt, fsync=self._fsync)
+        if self.response.released:
+            # What an incident excludes and a person took back: the audit must know of it.
+            self._ledger.change(ExclusionChange(self.step, None, released=self.response.released))
         self.run.resume_plan.unlink(missing_ok=True)
 
     def _roll_back(self) -> None:

@@ -39,6 +39,8 @@ class Response:
     def __init__(self, guard: TrainingGuard, quarantine: str | Path | None) -> None:
         self.rollback: ResumePlan | None = None
         """The rollback that is due."""
+        self.released: list[str] = []
+        """Hashes of samples that were taken back when this attempt began."""
         self.healthy_since = 0
         """Last step that was not healthy."""
         self._guard = guard
@@ -161,6 +163,7 @@ class Response:
             one.incident_id for one in found.incidents if one.outcome == "open" and one.action not in BACK
         }
         self._guard.lr.factor = found.lr_factor
+        self.released = found.released
         sampler = self._guard.sampler
         sampler.quarantine(found.quarantined)
         sampler.release(found.released)

@@ -107,10 +107,27 @@ class Step:
                     "one call of step.observe for each micro-batch",
                 )
             )
-        self.told.losses.append(loss.detach() if isinstance(loss, torch.Tensor) else loss)
         if per_sample_loss is not None:
-            per_sample_loss = per_sample_loss.detach()
+            per_sample_loss = self._per_row(per_sample_loss)
+        self.told.losses.append(loss.detach() if isinstance(loss, torch.Tensor) else loss)
         self.told.per_sample.append(per_sample_loss)
+
+    def _per_row(self, losses: Any) -> torch.Tensor:
+        """Return the losses of the rows of the present micro-batch; refuse those of any other shape."""
+        rows = len(self.ids[self._at])
+        shape = list(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
+        if shape != [rows]:
+            raise TrainingError(
+                one_line(
+                    "per_sample_loss is not one loss a row",
+                    f"step {self.number}, micro-batch {self._at + 1}",
+                    str(shape),
+                    f"a tensor of shape [{rows}]",
+                    "Take the mean over each row's label tokens.",
+                )
+            )
+        told: torch.Tensor = losses.detach()
+        return told
 
     def accept(self, grad_norm: Any = None, **metrics: Any) -> bool:
         """Return whether ``optimizer.step()`` may be called; the same answer on every rank, which must all ask.

@@ -126,6 +126,40 @@ def test_a_loader_that_delivers_other_samples_is_an_error(clean: Path, tmp_path:
     nameless.close()
 
 
+def test_a_loader_over_another_curriculum_is_refused(clean: Path, tmp_path: Path) -> None:
+    other = Curriculum(make_curriculum(tmp_path / "other", documents=64))
+    sampler = CurriculumSampler(Curriculum(clean), global_batch=8, micro_batch=4)
+    guard = TrainingGuard(sampler, tmp_path / "run", policy=QUIET)
+    loader = DataLoader(other, batch_sampler=sampler, collate_fn=PadCollator(pad_id=0))
+    with pytest.raises(MisuseError, match="another curriculum than the sampler orders: "):
+        next(guard.steps(loader))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("told", "got"),
+    [
+        (torch.ones(3), r"\[3\]"),
+        (torch.ones(4, 7), r"\[4, 7\]"),
+        (torch.tensor(1.0), r"\[\]"),
+        ([1.0] * 4, "list"),
+    ],
+)
+def test_losses_that_are_not_one_a_row_are_refused_at_once(
+    clean: Path, tmp_path: Path, told: object, got: str
+) -> None:
+    data = Curriculum(clean)
+    sampler = CurriculumSampler(data, global_batch=8, micro_batch=4)
+    guard = TrainingGuard(sampler, tmp_path, policy=QUIET)
+    step = next(guard.steps(DataLoader(data, batch_sampler=sampler, collate_fn=PadCollator(pad_id=0))))
+    next(iter(step))
+    with pytest.raises(
+        TrainingError, match=rf"step 1, micro-batch 1: got {got}, expected a tensor of shape \[4\]"
+    ):
+        step.observe(2.0, told)  # type: ignore[arg-type]
+    guard.close()
+
+
 def test_a_step_must_be_told_decided_and_committed_in_order(clean: Path, tmp_path: Path) -> None:
     data = Curriculum(clean)
     sampler = CurriculumSampler(data, global_batch=8, micro_batch=4)

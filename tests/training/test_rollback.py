@@ -271,10 +271,12 @@ def test_what_a_rollback_does_not_undo_holds_in_a_new_process_and_for_other_epoc
 
 
 def test_a_sample_released_by_hand_is_trained_again(data: Path, bad: list[int], tmp_path: Path) -> None:
-    train(data, tmp_path, policy=POLICY, poisoned=bad, per_sample=True, steps=SLOT + 7)
+    train(data, tmp_path, policy=POLICY, poisoned=bad, per_sample=True, epochs=2, steps=SLOT + 7)
     Quarantine(RunDir(tmp_path).store).release(hashes_of(data, bad), "looked at them")
-    seen = train(data, tmp_path, policy=POLICY, steps=SLOT + 9)
+    seen = train(data, tmp_path, policy=POLICY, epochs=2)
     assert seen.guard.sampler.exclusions.rows.tolist() == []
+    found = audit(RunDir(tmp_path))
+    assert (found.problems, found.epochs[1].trained) == ([], 8 * STEPS)
 
 
 def test_a_store_that_several_runs_share_excludes_in_all_of_them(
