@@ -200,11 +200,31 @@ def set_aside(path: Path) -> Path:
     return kept
 
 
-def stored_files(
-    connection: duckdb.DuckDBPyConnection, missing: Callable[[str], bool]
-) -> Iterable[IncidentFile]:
-    """Yield the incidents of a store whose runs are gone, as the files they were made from."""
+def stored_files(connection: duckdb.DuckDBPyConnection) -> list[IncidentFile]:
+    """Return the incidents of a store as the files they were made from."""
     rows = connection.execute("SELECT run, incident_id, digest, record FROM incidents").fetchall()
-    for run, number, digest, record in rows:
-        if missing(run):
-            yield IncidentFile(run, number, Path(f"incident {number} of {run}"), digest, record.encode())
+    return [
+        IncidentFile(run, number, Path(f"incident {number} of {run}"), digest, record.encode())
+        for run, number, digest, record in rows
+    ]
+
+
+def with_stored(
+    files: Iterable[IncidentFile],
+    stored: Iterable[IncidentFile],
+    gone: Callable[[str], bool],
+    on_note: Note,
+) -> list[IncidentFile]:
+    """Return every incident once: from its file, or from the store where its run is gone or its file is damaged."""
+    held = {(one.run, one.number): one for one in stored}
+    found = [one for one in held.values() if gone(one.run)]
+    for file in files:
+        try:
+            decode_incident(file.data, str(file.path))
+        except CleanfeedError as error:
+            copy = held.get((file.run, file.number))
+            on_note(f"{error} The copy in the store is used." if copy is not None else str(error))
+            found += [copy] if copy is not None else []
+        else:
+            found.append(file)
+    return sorted(found, key=lambda one: (one.run, one.number))

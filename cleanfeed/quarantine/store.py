@@ -34,6 +34,7 @@ from cleanfeed.quarantine.rebuild import (
     not_a_store,
     set_aside,
     stored_files,
+    with_stored,
 )
 from cleanfeed.quarantine.sources import (
     HandDecision,
@@ -115,13 +116,13 @@ class Quarantine:
         """
         self._refuse_foreign()
         with only_writer(decisions_path(self.path), self.patience):
-            held, gone = Contents({}, {}), []
+            held, stored = Contents({}, {}), []
             if self.path.exists():
                 try:
                     # Opened to write, so that no one else has it and its log is taken up.
                     with opened(self.path, read_only=False, patience=self.patience) as connection:
                         held = contents(connection, self.path)
-                        gone = list(stored_files(connection, lambda name: not self._has_files(name)))
+                        stored = stored_files(connection)
                 except DamagedStoreError as error:
                     self._set_aside(error)
             named = [
@@ -131,7 +132,7 @@ class Quarantine:
             sources = self._sources(named)
             self._know_runs(named)
             self._keep_decisions(held, sources)
-            files = sorted([*sources.files, *gone], key=lambda file: (file.run, file.number))
+            files = with_stored(sources.files, stored, self._is_gone, self._note)
             written, decided = build(self.path, Sources(files, sources.decisions), self._note)
         return {"incidents": written, "decisions": decided}
 
@@ -229,7 +230,7 @@ class Quarantine:
 
     def exists(self) -> bool:
         """Return whether there is a store, or something to make one from."""
-        return self.path.is_file() or decisions_path(self.path).is_file() or bool(self._has_files(OWN_RUN))
+        return self.path.is_file() or decisions_path(self.path).is_file() or not self._is_gone(OWN_RUN)
 
     @contextmanager
     def reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -285,13 +286,14 @@ class Quarantine:
             sources = self._sources([run for run, _ in held.digests])
             if is_current(held, sources):
                 return connection
-            gone = list(stored_files(connection, lambda name: not self._has_files(name)))
+            stored = stored_files(connection)
         except BaseException:
             connection.close()
             raise
         connection.close()
         decisions = {**held.decisions, **{one.key: one for one in sources.decisions}}
-        return in_memory(Sources([*gone, *sources.files], list(decisions.values())), self._note)
+        files = with_stored(sources.files, stored, self._is_gone, self._note)
+        return in_memory(Sources(files, list(decisions.values())), self._note)
 
     def _write(self, runs: Sequence[str], new: Sequence[HandDecision] = ()) -> None:
         """Hold the store, put decisions on file, and bring the store up to date."""
@@ -363,8 +365,8 @@ class Quarantine:
         names = dict.fromkeys([OWN_RUN, *known, *runs])
         return Sources(list(incident_files(self.path, names, self._note)), decisions)
 
-    def _has_files(self, name: str) -> bool:
-        return bool(run_dir(self.path, name).incident_numbers())
+    def _is_gone(self, name: str) -> bool:
+        return not run_dir(self.path, name).incident_numbers()
 
     def _know_runs(self, runs: Iterable[str]) -> None:
         _, known = read_decisions(self.path, self._note)

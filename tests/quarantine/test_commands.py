@@ -421,6 +421,23 @@ def test_a_damaged_incident_does_not_hide_the_others(
     assert read_incident(RunDir(tmp_path), 2).incident_id == 2
 
 
+def test_a_damaged_incident_loses_nothing_that_the_store_knows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded(tmp_path)
+    assert run("export", tmp_path, "--out", tmp_path / "before.txt") == 0
+    (tmp_path / "incidents" / "0001" / "incident.json").write_text("{")
+    capsys.readouterr()
+    assert run("export", tmp_path, "--out", tmp_path / "after.txt") == 0
+    assert "The copy in the store is used." in capsys.readouterr().err
+    assert (tmp_path / "after.txt").read_bytes() == (tmp_path / "before.txt").read_bytes()
+    assert run("rebuild", tmp_path) == 0
+    assert run("add", tmp_path, A, "--reason", "seen") == 0
+    assert Quarantine(tmp_path / "quarantine.duckdb").hashes("quarantined") == sorted(
+        {A, *re.findall("^[0-9a-f]{32}", (tmp_path / "before.txt").read_text(), re.MULTILINE)}
+    )
+
+
 def test_help_of_the_group_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--help") == 0
     printed = capsys.readouterr().out
