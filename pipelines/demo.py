@@ -7,6 +7,7 @@ bad pages was let through, ``clean`` on one built with the rules on. Run by ``ma
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -49,6 +50,7 @@ def main() -> None:
         print(json.dumps(run(out, sys.argv[2])))
         return
     began = time.monotonic()
+    shutil.rmtree(out / "runs", ignore_errors=True)  # a run that is there would be gone on with, not made again
     title("Notes and a pocket of bad pages, built with the rules off, on, and held-out notes")
     write(out / "corpus", TOKENIZER)
     build(out, "poisoned", "train.jsonl", "--set", "rules=[]")

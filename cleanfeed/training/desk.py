@@ -177,7 +177,7 @@ class IncidentDesk:
     def _write(self, case: Case, incident: Incident, blame: Blame, judgement: Judgement) -> Answer:
         now, trip = time.time(), case.step.number
         before = _in_force(self.incidents)
-        did: dict[str, Any] = {"at": now, "step": trip}
+        did: dict[str, Any] = {"at": now, "step": trip, "named": blame.named}
         plan = self._plan(incident, judgement, case.onset, did)
         if judgement.action in BACK and plan is None:
             # What could be gone back to when it was judged cannot be used.

@@ -161,7 +161,7 @@ def _wanted(
         return Judgement(
             "skip_step", "seen before the optimizer took the step: the weights are unharmed", True
         )
-    if before is not None and situation.named:
+    if before is not None and (situation.named or _goes_on(situation, before)):
         return _pocket(policy, situation, history, before, lowered)
     if before is not None:
         return _again(policy, situation, history, before, lowered)
@@ -185,10 +185,24 @@ def _pocket(
     policy: Policy, situation: Situation, history: Sequence[Incident], before: Incident, lowered: int
 ) -> Judgement:
     """Return the answer to more bad samples near the place of an earlier incident, whose suspects stay excluded."""
-    why = f"more samples stand out near the place of incident {before.incident_id}, and the rest are healthy"
+    why = (
+        f"more samples stand out near the place of incident {before.incident_id}, and the rest are healthy"
+        if situation.named
+        else f"its place was healthy without the samples of incident {before.incident_id}, and the next is sick"
+    )
     if not situation.verdict.harmed:
         return Judgement("skip_step", why, True)
     return Judgement("rollback", why, True, 1, _factor(policy, lowered), _ahead(policy, situation, history))
+
+
+def _goes_on(situation: Situation, before: Incident) -> bool:
+    """Return whether the run came past the place of an incident whose samples were named, and is sick only after it.
+
+    That place was healthy without them, so they were to blame; a batch of nothing but bad samples may follow, in which
+    none can stand out.
+    """
+    named = any(action.get("named") for action in before.actions)
+    return named and situation.first_slot > _place(before)[1]
 
 
 def _ahead(policy: Policy, situation: Situation, history: Sequence[Incident]) -> int:

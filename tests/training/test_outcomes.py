@@ -125,6 +125,14 @@ def test_a_pocket_of_bad_samples_is_left_out_piece_by_piece_and_nothing_is_relea
     assert (short(judgement), judgement.ahead, judgement.rulings) == (("rollback", True, 1, 1.0), 4, ())
 
 
+def test_a_batch_of_nothing_but_bad_samples_after_a_place_that_was_healed_is_more_of_the_pocket() -> None:
+    first = incident(1, 300, "rollback")
+    first.actions[0]["named"] = True
+    judgement = judge(POLICY, at(HARMED, slot=302), [first])
+    assert (short(judgement), judgement.ahead, judgement.rulings) == (("rollback", True, 1, 1.0), 2, ())
+    assert short(judge(POLICY, at(HARMED, slot=300), [first])) == ("lower_lr", False, 2, 0.5)
+
+
 def test_a_row_of_batches_with_named_samples_and_healthy_rest_is_skipped_and_blames_the_data() -> None:
     judgement = judge(POLICY, at(ESCALATED, named=True), [incident(1, 300, "skip_step")])
     assert (short(judgement), judgement.outcome) == (("skip_step", True, 0, 1.0), "open")
