@@ -50,7 +50,9 @@ def main() -> None:
         print(json.dumps(run(out, sys.argv[2])))
         return
     began = time.monotonic()
-    shutil.rmtree(out / "runs", ignore_errors=True)  # a run that is there would be gone on with, not made again
+    shutil.rmtree(
+        out / "runs", ignore_errors=True
+    )  # a run that is there would be gone on with, not made again
     title("Notes and a pocket of bad pages, built with the rules off, on, and held-out notes")
     write(out / "corpus", TOKENIZER)
     build(out, "poisoned", "train.jsonl", "--set", "rules=[]")
