@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cleanfeed.cli.options import debug_option, enter, json_option, named
+from cleanfeed.errors import MisuseError, one_line
 
 if TYPE_CHECKING:
     from cleanfeed.quarantine.store import Quarantine
@@ -227,4 +228,13 @@ def _store(place: str) -> Quarantine:
     from cleanfeed.cli.quarantine_store import say_note
     from cleanfeed.quarantine.store import Quarantine
 
+    if (Path(place) / "manifest.json").is_file():
+        raise MisuseError(
+            one_line(
+                "a build keeps no quarantine",
+                place,
+                expected="a run directory or a store",
+                todo="Name a store of its own, such as quarantine.duckdb.",
+            )
+        )
     return Quarantine(place, on_note=say_note)

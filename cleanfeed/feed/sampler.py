@@ -93,6 +93,10 @@ class CurriculumSampler(Sampler[list[int]]):
         micro_tokens: int | None = None,
         schedule: str | StagePlan = "sequential",
     ) -> None:
+        if not hasattr(curriculum, "catalog"):
+            raise MisuseError(
+                one_line("not a curriculum", "curriculum", repr(curriculum), todo="Give a Curriculum(path).")
+            )
         self.curriculum = curriculum
         self.rank, self.world_size = this_rank(rank, world_size)
         sizes = {

@@ -73,7 +73,8 @@ def make_schedule(
     Raises:
         MisuseError: A number is out of range, sizes do not fit each other, or there would be no slot.
     """
-    given = {name: whole(name, value) for name, value in sizes.items() if value is not None}
+    needed = ("seed", "epochs")
+    given = {name: whole(name, value) for name, value in sizes.items() if value is not None or name in needed}
     batches = {"global_batch", "batch_tokens"} & given.keys()
     if len(batches) != 1:
         got = "both" if batches else "neither"
@@ -98,14 +99,14 @@ def make_schedule(
     return schedule
 
 
-def whole(name: str, value: SupportsIndex) -> int:
+def whole(name: str, value: SupportsIndex | None) -> int:
     """Return a setting as an integer.
 
     Raises:
         MisuseError: It is none, or out of range.
     """
     low, high = LIMITS[name]
-    number = index(value) if hasattr(value, "__index__") and not isinstance(value, bool) else low - 1
+    number = index(value) if isinstance(value, SupportsIndex) and not isinstance(value, bool) else low - 1
     if not low <= number <= high:
         expected = f"an integer from {low} to {high}"
         raise MisuseError(one_line("not a number that will do", name, repr(value), expected))

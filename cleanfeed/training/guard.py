@@ -74,10 +74,17 @@ class TrainingGuard:
         fsync: bool = False,
         group: Any = None,
     ) -> None:
+        _must_be("sampler", sampler, CurriculumSampler)
+        _must_be("policy", policy, Policy, optional=True)
+        _must_be("checkpoints", checkpoints, Checkpoints, optional=True)
         self.sampler = sampler
         self.run = RunDir(Path(run_dir))
+        if self.run.root.exists() and not self.run.root.is_dir():
+            raise MisuseError(
+                one_line("not a run directory", str(run_dir), "a file", "a folder, or none yet")
+            )
         self.checkpoints = checkpoints
-        self.policy = policy or Policy()
+        self.policy = policy if policy is not None else Policy()
         self.watch = Watch(self.policy)
         self.agreement = Agreement(group)
         self._expected = Expected(sampler, hashes=self.agreement.rank == 0)
@@ -444,6 +451,12 @@ class TrainingGuard:
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
+
+
+def _must_be(argument: str, value: Any, kind: type, *, optional: bool = False) -> None:
+    if not isinstance(value, kind) and not (optional and value is None):
+        got, expected = type(value).__name__, f"a {kind.__name__}" + (" or None" if optional else "")
+        raise MisuseError(one_line("wrong argument of TrainingGuard", argument, got, expected))
 
 
 def _part(checkpoints: Checkpoints | None, name: str) -> Any:

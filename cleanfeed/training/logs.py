@@ -105,6 +105,9 @@ def read_log(path: str, chosen: Mapping[str, str | None] | None = None) -> Log:
         raise MisuseError(one_line("no such log", path, expected="a file or folder"))
     run = RunDir(place if place.name != "ledger" else place.parent)
     if place.is_dir() and run.attempts():
+        if wanted:
+            got = ", ".join(f"{key} = {name}" for key, name in wanted.items())
+            raise MisuseError(one_line("a ledger names its own columns", path, got, todo="Leave them out."))
         log = Log("ledger", rows=list(_ledger_rows(read_ledger(run))))
     elif place.is_dir() or "tfevents" in place.name:
         from cleanfeed.training.tensorboard_log import read_scalars

@@ -438,6 +438,13 @@ def test_a_damaged_incident_loses_nothing_that_the_store_knows(
     )
 
 
+def test_a_build_is_not_taken_for_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "manifest.json").write_text("{}")
+    assert run("add", tmp_path, A, "--reason", "bad") == 2
+    assert one_error(capsys).startswith("a build keeps no quarantine: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
+
+
 def test_help_of_the_group_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--help") == 0
     printed = capsys.readouterr().out

@@ -14,6 +14,7 @@ import pytest
 from cleanfeed.cli.main import main
 from cleanfeed.errors import MisuseError, NothingReadableError
 from cleanfeed.runs.layout import RunDir
+from cleanfeed.runs.ledger import LedgerWriter, begin_attempt
 from cleanfeed.runs.records import Attempt, LedgerLine
 from cleanfeed.training.backtest import Backtest, backtest
 from cleanfeed.training.logs import Log, read_log
@@ -67,6 +68,15 @@ def test_a_csv_under_common_names(tmp_path: Path, names: tuple[str, str, str]) -
 def test_a_table_with_tabs_and_names_of_its_own(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "log.tsv", ("n", "objective", "size"), "\t")
     assert places(judged(path, step="n", loss="objective", grad_norm="size")) == FOUND
+
+
+def test_the_columns_of_a_ledger_are_not_chosen(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    sampler: dict[str, Any] = {}
+    begin_attempt(run, Attempt(1, 0.0, 0, None, "start", None, "out", "0" * 32, sampler))
+    LedgerWriter(run, 1).close()
+    with pytest.raises(MisuseError, match=r"a ledger names its own columns: .*: got loss = zzz"):
+        read_log(str(tmp_path), {"loss": "zzz"})
 
 
 def test_json_lines_that_give_loss_and_norm_apart(tmp_path: Path) -> None:

@@ -126,6 +126,23 @@ def test_a_loader_that_delivers_other_samples_is_an_error(clean: Path, tmp_path:
     nameless.close()
 
 
+def test_wrong_arguments_are_named(clean: Path, tmp_path: Path) -> None:
+    data = Curriculum(clean)
+    sampler = CurriculumSampler(data, global_batch=8)
+    (tmp_path / "file").touch()
+    for arguments, message in (
+        ((data, tmp_path / "run"), "sampler: got Curriculum, expected a CurriculumSampler"),
+        ((sampler, tmp_path / "run", "dir"), "checkpoints: got str, expected a Checkpoints or None"),
+        ((sampler, tmp_path / "run", None, {}), "policy: got dict, expected a Policy or None"),
+        (
+            (sampler, tmp_path / "file"),
+            "not a run directory: .*file: got a file, expected a folder, or none yet",
+        ),
+    ):
+        with pytest.raises(MisuseError, match=message):
+            TrainingGuard(*arguments)
+
+
 def test_a_loader_over_another_curriculum_is_refused(clean: Path, tmp_path: Path) -> None:
     other = Curriculum(make_curriculum(tmp_path / "other", documents=64))
     sampler = CurriculumSampler(Curriculum(clean), global_batch=8, micro_batch=4)
