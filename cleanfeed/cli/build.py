@@ -23,6 +23,12 @@ def available_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+NOTHING_EXCLUDED = (
+    "note: --exclude left nothing out: no document or sample has a listed hash. "
+    "Sample hashes are those of one tokenizer and of one choice of bands."
+)
+
+
 @click.command(short_help="Measure, clean and order raw text into a curriculum.")
 @click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, callback=named)
 @click.option(
@@ -140,6 +146,8 @@ def build(
         report = run(request, watcher)
     result = build_result(report, out)
     print_json(result) if as_json else show_build(result)
+    if exclude and not result["counts"]["excluded"]:
+        click.echo(NOTHING_EXCLUDED, err=True)
     return report.exit_code
 
 

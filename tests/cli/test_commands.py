@@ -261,6 +261,23 @@ def test_explain_says_why_a_document_the_rules_keep_was_left_out(
         assert line in printed
 
 
+def test_a_list_that_leaves_nothing_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in.jsonl").write_bytes(lines({"id": "story", "text": STORY}))
+    listed = {"none": "ab" * 16, "one": xxhash.xxh3_128_hexdigest(STORY.encode())}
+    for name, digest in listed.items():
+        (tmp_path / name).write_text(digest + "\n")
+        words = [
+            "build",
+            str(tmp_path / "in.jsonl"),
+            "--out",
+            str(tmp_path / f"out-{name}"),
+            "--workers",
+            "1",
+        ]
+        assert main([*words, "--exclude", str(tmp_path / name)]) == 0
+        assert ("--exclude left nothing out" in capsys.readouterr().err) == (name == "none")
+
+
 def test_explain_of_an_unknown_document_is_misuse(built: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", str(built / "out"), "no such id"]) == 2
     assert "no such id" in capsys.readouterr().err
