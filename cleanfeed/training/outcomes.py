@@ -281,7 +281,10 @@ def _allowed(policy: Policy, wanted: Judgement) -> Judgement:
         factor = policy.lr_factors[0] if action == "lower_lr" else wanted.lr_factor
         return replace(wanted, action=action, why=why, depth=max(1, wanted.depth), lr_factor=factor)
     why = f"{wanted.why}; the policy allows no answer"
-    return replace(wanted, action="record", why=why, exclude=False, depth=0, ahead=0, lr_factor=1.0)
+    outcome: Outcome = "open" if wanted.outcome == "halted" else wanted.outcome  # nothing stops
+    return replace(
+        wanted, action="record", why=why, exclude=False, depth=0, ahead=0, lr_factor=1.0, outcome=outcome
+    )
 
 
 def _same_place(policy: Policy, situation: Situation, history: Sequence[Incident]) -> Incident | None:

@@ -252,3 +252,9 @@ def test_a_level_shift_releases_what_was_blamed() -> None:
 def test_what_is_settled_is_not_settled_again() -> None:
     done = incident(1, 300, "rollback", outcome="helped")
     assert settle(POLICY, done, slot=900, verdict=HEALTHY) is None
+
+
+def test_a_policy_that_only_records_never_calls_a_run_halted() -> None:
+    recorder = replace(POLICY, actions=("record",))
+    judgement = judge(recorder, at(OPENED, over_budget=True), [])
+    assert (judgement.action, judgement.outcome, judgement.exclude) == ("record", "open", False)
