@@ -116,6 +116,8 @@ def clean(run: RunDir) -> None:
         shutil.rmtree(old) if final.exists() else old.rename(final)
     for aside in sorted(run.checkpoints.glob("*" + UNFINISHED)):
         shutil.rmtree(aside)
+    for mark in sorted(run.checkpoints.glob(f"*/{SAFE}*{UNFINISHED}")):
+        mark.unlink()
 
 
 def find(run: RunDir, step: int) -> Found:

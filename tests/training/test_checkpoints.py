@@ -347,6 +347,16 @@ def test_a_sharded_model_is_saved_by_all_ranks_and_loaded_by_one(tmp_path: Path)
     assert {int(state["step"]) for state in optimizer.state.values()} == {3}
 
 
+def test_what_a_kill_left_of_a_mark_is_removed(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    own = run.checkpoint(5) / "cleanfeed"
+    own.mkdir(parents=True)
+    for name in ("checkpoint.json", "safe.json", "safe.json.unfinished"):
+        (own / name).touch()
+    files.clean(run)
+    assert sorted(path.name for path in own.iterdir()) == ["checkpoint.json", "safe.json"]
+
+
 def test_a_run_passes_over_a_damaged_checkpoint_and_tells_of_it(clean: Path, tmp_path: Path) -> None:
     train(clean, tmp_path, steps=25)
     run = RunDir(tmp_path)
