@@ -48,17 +48,27 @@ def audit_result(result: Audit) -> dict[str, Any]:
 
 def _show(result: Audit) -> None:
     from cleanfeed.cli.terminal import count, row, stdout, table, visible
+    from cleanfeed.cli.wording import plural
 
     console = stdout()
     console.print(
-        f"{visible(result.run)}: {count(result.steps)} steps in {count(result.attempts)} attempts, "
+        f"{visible(result.run)}: {plural(result.steps, 'step')} in {plural(result.attempts, 'attempt')}, "
         f"{count(result.undone)} undone, {count(result.steps - result.accepted)} not accepted",
         markup=False,
     )
-    grid = table("epoch", "trained", "blanked", "not accepted", "skipped", "still to come")
-    for one in result.epochs:
-        numbers = (one.trained, one.blanked, one.not_accepted, one.skipped, one.left)
-        row(grid, str(one.epoch), *(count(number) for number in numbers))
+    columns = [
+        ("trained", [one.trained for one in result.epochs], True),
+        ("blanked", [one.blanked for one in result.epochs], True),
+        ("not accepted", [one.not_accepted for one in result.epochs], True),
+        ("skipped", [one.skipped for one in result.epochs], True),
+        ("unproved", [one.unproved for one in result.epochs], False),
+        ("still to come", [one.left for one in result.epochs], True),
+        ("left out by drop_last", [one.dropped for one in result.epochs], False),
+    ]
+    shown = [(name, numbers) for name, numbers, always in columns if always or any(numbers)]
+    grid = table("epoch", *(name for name, _ in shown))
+    for at, one in enumerate(result.epochs):
+        row(grid, str(one.epoch), *(count(numbers[at]) for _, numbers in shown))
     console.print(grid)
     for problem in result.problems:
         console.print(f"wrong: {visible(problem)}", markup=False)

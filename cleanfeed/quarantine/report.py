@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from msgspec.structs import replace
 
-from cleanfeed.errors import CleanfeedError, MisuseError, one_line
+from cleanfeed.errors import CleanfeedError, LedgerError, MisuseError, one_line
 from cleanfeed.feed.state import schedule_of
 from cleanfeed.quarantine.corpus import Corpus
 from cleanfeed.quarantine.model import (
@@ -28,6 +28,7 @@ from cleanfeed.quarantine.model import (
 from cleanfeed.quarantine.sources import read_decisions
 from cleanfeed.quarantine.timeline import fired_of, timeline_of
 from cleanfeed.runs.curve import CurveLine, LedgerTable, Totals
+from cleanfeed.runs.gaps import missing_steps, newest_saved, say_steps
 from cleanfeed.runs.incident_files import (
     EXCERPT_CHARS,
     EXCERPT_TOKENS,
@@ -36,7 +37,7 @@ from cleanfeed.runs.incident_files import (
     read_suspects,
 )
 from cleanfeed.runs.layout import RunDir
-from cleanfeed.runs.records import Incident, SuspectSample
+from cleanfeed.runs.records import Attempt, Incident, SuspectSample
 
 LOOK_AHEAD = 10_000
 """Samples ahead that are compared for near copies, unless the caller says otherwise."""
@@ -76,6 +77,7 @@ def make_report(
     with LedgerTable(run, note) as ledger:
         if not run.attempts():
             note(f"there is no ledger in {run.ledger}: curves and totals are missing")
+        _note_gaps(run, ledger.attempts, note)
         library = _Library(run, ledger, incidents, look_ahead, curriculum, note)
         return Report(
             run=str(run.root),
@@ -88,6 +90,18 @@ def make_report(
             grad_norm=ledger.curve("grad_norm", BUCKETS),
             notes=notes,
         )
+
+
+def _note_gaps(run: RunDir, starts: Sequence[Attempt], note: Note) -> None:
+    """Say which steps of the run no line of the ledger stands for."""
+    saved = newest_saved(run, starts)
+    try:
+        gaps = missing_steps(run, starts, saved.step if saved is not None else 0)
+    except LedgerError as error:
+        note(str(error))
+        return
+    if gaps:
+        note(f"the ledger has no line of {say_steps(gaps)}: files of it were removed or cut")
 
 
 def _take_decisions(run: RunDir, incidents: Sequence[Incident], note: Note) -> None:

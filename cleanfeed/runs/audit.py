@@ -24,6 +24,7 @@ from cleanfeed.feed.pages import Files
 from cleanfeed.feed.samples import FILLER
 from cleanfeed.feed.schedule import NOWHERE, Block, Schedule
 from cleanfeed.feed.state import schedule_of
+from cleanfeed.runs.gaps import Gap, newest_saved, say_steps
 from cleanfeed.runs.incident_files import read_incidents
 from cleanfeed.runs.layout import RunDir
 from cleanfeed.runs.ledger import last_surviving, read_attempts, read_changes, read_lines
@@ -65,8 +66,12 @@ class EpochCount:
     """Samples of steps that were not accepted: seen, but the weights were not changed."""
     skipped: int = 0
     """Samples of slots that were passed over: skip ranges, and slots of quarantined samples alone."""
+    unproved: int = 0
+    """Samples of slots whose lines the ledger has lost."""
     left: int = 0
-    """Samples that are still to come, or do not fill the last slot."""
+    """Samples that are still to come."""
+    dropped: int = 0
+    """Samples that do not fill the last slot of the run and are left out by ``drop_last``."""
 
 
 @dataclass(slots=True)
@@ -88,6 +93,8 @@ class Audit:
     """Samples trained, over all epochs."""
     tokens: int = 0
     next_slot: int = 0
+    gaps: list[Gap] = field(default_factory=list)
+    """First and last step, both included, of the surviving lineage that have no line: what they trained is unproved."""
     epochs: list[EpochCount] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     """What is wrong, one sentence each; empty where the ledger is proved."""
@@ -160,7 +167,19 @@ def audit(run: RunDir, curriculum: str | None = None) -> Audit:
         CurriculumError: The curriculum cannot be read.
     """
     starts = read_attempts(run)
+    # Looked at before the lines are: while a run goes on, each checkpoint has its lines first.
+    saved = newest_saved(run, starts)
     if not starts:
+        if saved is not None:
+            raise LedgerError(
+                one_line(
+                    "the ledger is gone",
+                    str(run.ledger),
+                    f"checkpoint {saved.step:,} and no attempt",
+                    f"the lines of {say_steps([(1, saved.step)])}",
+                    "Put its files back: without them nobody can prove what was trained.",
+                )
+            )
         raise MisuseError(one_line("no ledger", str(run.root), expected="the directory of a training run"))
     catalog = read_catalog(curriculum or starts[-1].curriculum)
     if starts[-1].digest != catalog.digest:
@@ -183,8 +202,17 @@ def audit(run: RunDir, curriculum: str | None = None) -> Audit:
             result.problem(f"attempt {start.attempt} was on another curriculum, {start.digest}")
             continue
         _audit_attempt(run, start, limits[start.attempt], _Replay(catalog, start, hashes), tally, result)
+    if saved is not None and saved.step > tally.step:
+        _note_gap(result, tally.step + 1, saved.step, f"checkpoint {saved.step:,} holds them")
     tally.close(result)
     return result
+
+
+def _note_gap(result: Audit, first: int, last: int, how: str) -> None:
+    result.gaps.append((first, last))
+    result.problem(
+        f"the ledger has no line of {say_steps([(first, last)])}: {how}, what they trained is unproved"
+    )
 
 
 def _audit_attempt(
@@ -194,7 +222,11 @@ def _audit_attempt(
     lines = read_lines(path, Line) if path.exists() else []
     changes = read_changes(run, start.attempt)
     result.lines += len(lines)
-    if limit > start.after_step and (tally.step, tally.next_slot) != (start.after_step, replay.cursor):
+    if limit > start.after_step > tally.step:
+        how = f"attempt {start.attempt} goes on after step {start.after_step:,} at slot {replay.cursor:,}"
+        _note_gap(result, tally.step + 1, start.after_step, how)
+        tally.lose(start.after_step, replay.cursor)
+    elif limit > start.after_step and (tally.step, tally.next_slot) != (start.after_step, replay.cursor):
         result.problem(
             f"attempt {start.attempt} goes on after step {start.after_step} at slot {replay.cursor}, but what survives "
             f"before it ends with step {tally.step} and goes on at slot {tally.next_slot}"
@@ -301,7 +333,8 @@ class _Tally:
         self.step = self.next_slot = 0
         self._schedule, self.excluded = schedule, excluded
         self._times = np.zeros(catalog.samples, dtype=np.int32)
-        self._fate = np.zeros(schedule.n_slots, dtype=np.int8)  # 0 not taken, 1 trained, 2 not accepted
+        self._fate = np.zeros(schedule.n_slots, dtype=np.int8)
+        """0: not taken, 1: trained, 2: not accepted, 3: taken by a step that has no line."""
         self._blanked: dict[int, Int64] = {}
 
     def add(self, line: Line, rows: Int64, result: Audit) -> None:
@@ -326,11 +359,16 @@ class _Tally:
         np.add.at(self._times, rows[rows >= 0], 1)
         self.excluded.check(line, rows, result)
 
+    def lose(self, step: int, next_slot: int) -> None:
+        """Pass over steps that have no line, and the slots they may have taken."""
+        self._fate[self.next_slot : next_slot] = 3
+        self.step, self.next_slot = step, next_slot
+
     def close(self, result: Audit) -> None:
         """Count the same from every sample to its slots, epoch by epoch, and compare."""
         rows = np.arange(len(self._times), dtype=np.int64)
         expected = np.zeros(len(rows), dtype=np.int32)
-        reached = result.next_slot
+        reached = result.next_slot = max(result.next_slot, self.next_slot)
         for epoch in range(self._schedule.epochs):
             slots, _ = self._schedule.places(rows, epoch)
             here = np.where(slots == NOWHERE, 0, self._fate[slots])
@@ -346,7 +384,9 @@ class _Tally:
                     blanked=int((blank & (here > 0)).sum()),
                     not_accepted=int(((here == 2) & ~blank).sum()),
                     skipped=int(((here == 0) & (slots != NOWHERE) & (slots < reached)).sum()),
-                    left=int(((slots == NOWHERE) | (slots >= reached)).sum()),
+                    unproved=int((here == 3).sum()),
+                    left=int((slots >= reached).sum()),
+                    dropped=int((slots == NOWHERE).sum()),
                 )
             )
         for row in np.flatnonzero(expected != self._times)[:MOST_PROBLEMS].tolist():

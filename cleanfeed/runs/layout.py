@@ -75,6 +75,10 @@ class RunDir:
         """Folder of the checkpoint taken after ``step`` optimizer steps."""
         return self.checkpoints / f"step-{step:08d}"
 
+    def checkpoint_record(self, step: int) -> Path:
+        """What says that a checkpoint is complete, when it was saved, and which files it has."""
+        return self.checkpoint(step) / "cleanfeed" / "checkpoint.json"
+
     def attempts(self) -> list[int]:
         """Return the numbers of the attempts that have a ledger, ascending."""
         return _numbers(self.ledger, _ATTEMPT)

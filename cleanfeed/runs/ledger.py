@@ -11,7 +11,7 @@ an earlier attempt with a higher step was undone by it. What is left, in order, 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -204,7 +204,7 @@ def read_ledger(run: RunDir, kind: type[Line] = LedgerLine) -> Iterator[Line]:  
         yield from read_lines(run.attempt_lines(attempt), kind)
 
 
-def last_surviving(starts: list[Attempt]) -> dict[int, float]:
+def last_surviving(starts: Sequence[Attempt]) -> dict[int, float]:
     """Return for each attempt the last step of it that was not undone by a later one (infinity: none was undone)."""
     limits: dict[int, float] = {}
     limit = float("inf")
@@ -214,9 +214,12 @@ def last_surviving(starts: list[Attempt]) -> dict[int, float]:
     return limits
 
 
-def survives(starts: list[Attempt], attempt: int, step: int) -> bool:
-    """Return whether a step of an attempt is part of what the newest attempt goes on from."""
-    return step <= last_surviving(starts).get(attempt, -1)
+def survives(starts: Sequence[Attempt], attempt: int, step: int) -> bool:
+    """Return whether a step of an attempt is part of what the newest attempt goes on from.
+
+    That holds for an attempt whose files are gone as well: only a later one can have undone a step.
+    """
+    return all(step <= start.after_step for start in starts if start.attempt > attempt)
 
 
 def surviving(run: RunDir) -> list[LedgerLine]:

@@ -211,6 +211,8 @@ class CheckpointRing:
                 why.append(f"step {step} was saved at or after the onset")
             elif (found := self._usable(step, starts, why)) is not None:
                 usable.append(found)
+            else:
+                log.warning("checkpoint passed over: %s", why[-1])
         far = [found for found in usable if found.step <= onset - margin]
         why += [
             f"step {one.step} lies less than {margin} steps before the onset"
@@ -247,7 +249,6 @@ class CheckpointRing:
                 return None
             files.verify(found, digests=self.settings.digests)
         except (CheckpointError, OSError) as error:
-            log.warning("%s", error)
             why.append(str(error))
             return None
         return found

@@ -305,13 +305,14 @@ class TrainingGuard:
         def look() -> Beginning:
             self._hold = startup.Hold(self.run)
             startup.clean(self.run)
+            if goes_on:
+                return startup.go_on(self.run)
             digest = self.sampler.curriculum.catalog.digest
-            ring = None if goes_on else self.ring
-            return startup.find_beginning(self.run, ring, digest, resume=goes_on or self._resume)
+            return startup.find_beginning(self.run, self.ring, digest, resume=self._resume)
 
         beginning = self.agreement.on_first(look)
-        for message in beginning.messages if first else ():
-            self.alerts.send("checkpoint", message, step=beginning.checkpoint_step)
+        for event, message in beginning.messages if first else ():
+            self.alerts.send(event, message, step=beginning.checkpoint_step)
         self.begin(beginning)
         fresh = self.ring is not None and self.step == 0
         if fresh and self.checkpoints is not None and self.checkpoints.at_start and self._last_saved < 0:

@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -20,9 +20,11 @@ import msgspec
 
 from cleanfeed.curriculum.durable import ASIDE_SUFFIX, write_bytes
 from cleanfeed.errors import BusyError, CheckpointError, MisuseError, TrainingError, one_line
+from cleanfeed.runs.gaps import last_surviving_step, missing_steps, saved_states, say_steps
 from cleanfeed.runs.incident_files import read_incidents
 from cleanfeed.runs.layout import RunDir
 from cleanfeed.runs.ledger import next_attempt, read_attempts
+from cleanfeed.runs.records import Attempt
 from cleanfeed.training import checkpoint_files as files
 from cleanfeed.training.checkpoints import CheckpointRing
 
@@ -53,7 +55,8 @@ class Beginning:
     why: Literal["start", "resume", "rollback"]
     checkpoint_step: int | None
     incident: int | None = None
-    messages: list[str] = field(default_factory=list)
+    messages: list[tuple[str, str]] = field(default_factory=list)
+    """What must be said aloud: ``checkpoint`` or ``ledger``, and a sentence."""
 
 
 class Hold:
@@ -158,6 +161,7 @@ def find_beginning(run: RunDir, ring: CheckpointRing | None, digest: str, *, res
     Raises:
         MisuseError: The run was on another curriculum.
         CheckpointError: There are checkpoints and none of them can be used.
+        LedgerError: The ledger cannot be read.
     """
     starts = read_attempts(run)
     others = [start for start in starts if start.digest != digest]
@@ -171,30 +175,78 @@ def find_beginning(run: RunDir, ring: CheckpointRing | None, digest: str, *, res
                 "Give the curriculum it began with, or another run_dir.",
             )
         )
-    attempt = next_attempt(run)
-    plan = read_plan(run) or _planned(run)
-    if plan is not None and any(start.attempt > plan.attempt for start in starts):
-        plan = None  # it was followed, and the process killed before the plan was removed
     if not resume:
         run.resume_plan.unlink(missing_ok=True)
-        return Beginning(attempt, "start", None)
-    if ring is None:
-        return Beginning(attempt, "resume" if starts else "start", None)
-    if plan is not None:
-        return _rollback(ring, plan, attempt)
-    step, messages = ring.newest()
-    for message in messages:
-        log.warning("checkpoint passed over: %s", message)
+        return Beginning(_next_number(run), "start", None)
+    why: Literal["start", "resume"] = "resume" if starts else "start"
+    found = Beginning(_next_number(run), why, None)
+    if ring is not None:
+        found = _from_checkpoint(run, ring, found, starts)
+    return replace(found, messages=[*found.messages, *_said_of_the_ledger(run, starts, found, ring)])
+
+
+def go_on(run: RunDir) -> Beginning:
+    """Return the beginning of an attempt that goes on with the weights as they are: its loop was left and entered."""
+    return Beginning(_next_number(run), "resume", None)
+
+
+def _next_number(run: RunDir) -> int:
+    """Return a number that no attempt had, also where the files of the ledger are gone."""
+    return max([next_attempt(run), *(saved.attempt + 1 for saved in saved_states(run))])
+
+
+def _from_checkpoint(run: RunDir, ring: CheckpointRing, found: Beginning, starts: list[Attempt]) -> Beginning:
+    """Choose the checkpoint: that of a rollback that is still to be done, else the newest usable one."""
+    plan = read_plan(run) or _planned(run)
+    begun = [*(start.attempt for start in starts), *(saved.attempt for saved in saved_states(run))]
+    if plan is not None and not any(number > plan.attempt for number in begun):
+        return _rollback(ring, plan, found.attempt)  # else it was followed, and the process killed after that
+    step, passed_over = ring.newest()
     if step is None and run.checkpoint_steps():
         raise CheckpointError(
             one_line(
                 "none of the checkpoints can be used",
                 str(run.checkpoints),
-                "; ".join(messages),
+                "; ".join(passed_over),
                 todo="Restore one, or begin anew with resume=False.",
             )
         )
-    return Beginning(attempt, "resume" if starts else "start", step, None, messages)
+    messages = [("checkpoint", f"checkpoint passed over: {message}") for message in passed_over]
+    return replace(
+        found, why="resume" if step is not None else found.why, checkpoint_step=step, messages=messages
+    )
+
+
+def _said_of_the_ledger(
+    run: RunDir, starts: list[Attempt], found: Beginning, ring: CheckpointRing | None
+) -> list[tuple[str, str]]:
+    """Return what must be said where ledger and checkpoint do not fit, or where nothing is left to go on from."""
+    if found.checkpoint_step is None:
+        done = last_surviving_step(run, starts)
+        if not done:
+            return []
+        lack = (
+            "the guard was given no checkpoints"
+            if ring is None
+            else f"there is no checkpoint in {run.checkpoints}"
+        )
+        text = f"training begins anew at step 1: {lack}. The {done:,} steps in the ledger count as undone."
+        return [("checkpoint", text)]
+    gaps = missing_steps(run, starts, found.checkpoint_step)
+    if not gaps:
+        return []
+    what = (
+        f"the ledger has no line of {say_steps(gaps)}, which checkpoint {found.checkpoint_step:,} holds"
+        if starts
+        else f"the ledger is gone, and checkpoint {found.checkpoint_step:,} holds {say_steps(gaps)}"
+    )
+    return [
+        (
+            "ledger",
+            f"{what}: {run.ledger}. Training goes on from the checkpoint, but no audit can prove what these steps "
+            "trained. Put the files back beside the new ones if there is a copy, or begin anew with resume=False.",
+        )
+    ]
 
 
 def _rollback(ring: CheckpointRing, plan: ResumePlan, attempt: int) -> Beginning:
@@ -209,7 +261,7 @@ def _rollback(ring: CheckpointRing, plan: ResumePlan, attempt: int) -> Beginning
                 todo="Restore one, or begin anew with resume=False.",
             )
         )
-    return Beginning(attempt, "rollback", step, plan.incident, why)
+    return Beginning(attempt, "rollback", step, plan.incident, [("checkpoint", "; ".join(why))])
 
 
 def _planned(run: RunDir) -> ResumePlan | None:

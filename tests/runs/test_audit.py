@@ -84,10 +84,45 @@ def test_lines_that_should_have_survived_and_are_gone_are_missed(
 ) -> None:
     change(run, 1, lambda lines: lines.__delitem__(slice(3, None)))
     found = audit(run)
-    assert "attempt 2 goes on after step 5 at slot 5" in found.problems[0]
-    assert "ends with step 3" in found.problems[0]
+    assert found.problems == [
+        "the ledger has no line of steps 4 to 5: attempt 2 goes on after step 5 at slot 5, what they trained is unproved"
+    ]
+    assert found.gaps == [(4, 5)]
+    assert [(one.trained, one.unproved, one.skipped, one.left) for one in found.epochs] == [
+        (47, 16, 0, 0),
+        (63, 0, 0, 0),
+    ]
     assert main(["ledger", "audit", str(run.root)]) == 1
-    assert "wrong: attempt 2 goes on after step 5" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "wrong: the ledger has no line of steps 4 to 5" in printed
+    assert "unproved" in printed.splitlines()[1]
+
+
+def test_a_checkpoint_ahead_of_the_ledger_is_a_gap(run: RunDir) -> None:
+    change(run, 2, lambda lines: lines.__delitem__(slice(3, None)))
+    found = audit(run)
+    assert found.problems == [
+        "the ledger has no line of steps 9 to 16: checkpoint 16 holds them, what they trained is unproved"
+    ]
+
+
+def test_a_ledger_that_is_gone_is_named_and_not_taken_for_another_folder(run: RunDir) -> None:
+    shutil.rmtree(run.ledger)
+    with pytest.raises(LedgerError, match="the ledger is gone: .*got checkpoint 16 and no attempt"):
+        audit(run)
+
+
+def test_samples_that_drop_last_leaves_out_are_not_still_to_come(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = make_curriculum(tmp_path / "data", documents=20)
+    train(data, tmp_path / "run", checkpoints=False, steps=1)
+    found = audit(RunDir(tmp_path / "run")).epochs[0]
+    assert (found.trained, found.left, found.dropped) == (8, 8, 4)
+    assert main(["ledger", "audit", str(tmp_path / "run")]) == 0
+    table = capsys.readouterr().out.splitlines()[1:3]
+    assert table[0].split("  ")[-1].strip() == "left out by drop_last"
+    assert table[1].split() == ["0", "8", "0", "0", "0", "8", "4"]
 
 
 def test_a_sample_trained_twice_is_named(run: RunDir) -> None:
