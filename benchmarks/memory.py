@@ -4,7 +4,8 @@
 The input is made from real text for the time of the build: ``long`` is so many bytes in rows of 1 MB, ``tiny`` so many
 rows of 50 bytes. Memory is the sum over all processes of the command of their proportional set size (PSS, in which a
 page that n processes share counts 1/n for each), twenty times a second; beside it the part that is no file (anonymous
-pages). Pages of mapped files count in the first figure, though the system takes them back when it needs them.
+pages). Pages of mapped files count in the first figure, though the system takes them back when it needs them. The peak
+of each phase is given with the share of the command itself, the largest of its processes and how many there were.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from prepare import read_texts
@@ -60,14 +61,20 @@ def write(path: Path, kind: str, most: int, texts: list[str]) -> int:
     return written
 
 
-def _session(leader: int) -> Iterator[int]:
-    for name in (path.name for path in Path("/proc").iterdir()):
-        if name.isdigit():
-            try:
-                if os.getsid(int(name)) == leader:
-                    yield int(name)
-            except OSError:
-                continue
+def _family(leader: int) -> Iterator[int]:
+    """Yield a process and all that descend from it."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # The name of the program, in brackets, may hold anything.
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        children.setdefault(parent, []).append(int(stat.parent.name))
+    found = [leader]
+    for pid in found:
+        yield pid
+        found += children.get(pid, ())
 
 
 def _set_sizes(pid: int) -> tuple[int, int]:
@@ -83,19 +90,54 @@ def _set_sizes(pid: int) -> tuple[int, int]:
     return found["Pss:"], found["Pss_Anon:"]
 
 
-def peak_of(command: list[str]) -> tuple[float, int, int]:
-    """Run a command; return its seconds and the peaks of all its processes together, in all and anonymous."""
+@dataclass(slots=True)
+class Peak:
+    """Memory of a build in bytes where its processes together took most of it."""
+
+    total: int = 0
+    command: int = 0
+    """Of the process that hands out the work."""
+    largest: int = 0
+    """Of the largest of the others."""
+    processes: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.total / MIB:,.0f} MiB (command {self.command / MIB:,.0f}, largest of {self.processes - 1} others "
+            f"{self.largest / MIB:,.0f})"
+        )
+
+
+def phase_of(out: Path) -> str:
+    """Return what a build is at, by what it has begun to write."""
+    work = out / ".work"
+    marks = {
+        "write": out / "curriculum",
+        "settle": out / "signals",
+        "group": work / "grouping",
+        "candidates": work / "candidates-00000.parquet",
+    }
+    return next((phase for phase, mark in marks.items() if mark.exists()), "measure")
+
+
+def peaks_of(command: list[str], out: Path) -> tuple[float, dict[str, Peak], int]:
+    """Run a build; return its seconds, the peak of each phase, and the most its processes had without files."""
     started = time.monotonic()
-    peak = anonymous = 0
-    with subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL) as process:
+    peaks: dict[str, Peak] = {}
+    anonymous = 0
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         while process.poll() is None:
-            sizes = [_set_sizes(pid) for pid in _session(process.pid)]
-            peak = max(peak, sum(size for size, _ in sizes))
-            anonymous = max(anonymous, sum(size for _, size in sizes))
+            sizes = {pid: _set_sizes(pid) for pid in _family(process.pid)}
+            others = [size for pid, (size, _) in sizes.items() if pid != process.pid]
+            own, _ = sizes.get(process.pid, (0, 0))
+            found = Peak(own + sum(others), own, max(others, default=0), len(sizes))
+            phase = phase_of(out)
+            peaks[phase] = max(peaks.get(phase, Peak()), found, key=lambda peak: peak.total)
+            anonymous = max(anonymous, sum(size for _, size in sizes.values()))
             time.sleep(INTERVAL)
     if process.returncode:
         sys.exit(f"{' '.join(command)} ended with {process.returncode}")
-    return time.monotonic() - started, peak, anonymous
+    return time.monotonic() - started, peaks, anonymous
 
 
 def main() -> int:
@@ -117,14 +159,17 @@ def main() -> int:
             command = [sys.executable, "-m", "cleanfeed", "build", str(folder / "in.jsonl")]
             command += ["--out", str(folder / "out"), "--workers", str(given.workers)]
             command += ["--tokenizer", given.tokenizer] if given.tokenizer else []
-            seconds, peak, anonymous = peak_of(command)
+            seconds, peaks, anonymous = peaks_of(command, folder / "out")
             counts = json.loads((folder / "out" / "manifest.json").read_text())["counts"]
         finally:
             shutil.rmtree(folder)
+        peak = max(found.total for found in peaks.values())
         print(
             f"{case}: {size / 1e9:.2f} GB, {counts['read']:,} documents in {seconds:.0f} s: "
             f"{size / 1e6 / seconds:.1f} MB/s, {counts['read'] / seconds:,.0f} documents/s; all processes together "
             f"{peak / MIB:,.0f} MiB (PSS), {anonymous / MIB:,.0f} MiB of it anonymous",
+            *(f"  {phase}: {found}" for phase, found in peaks.items()),
+            sep="\n",
             flush=True,
         )
         failed |= peak > LIMIT_MIB * MIB

@@ -17,6 +17,10 @@ from cleanfeed.settings import CurriculumSettings
 
 Int64 = npt.NDArray[np.int64]
 
+FILE_ROWS = 1 << 18
+"""Most samples in one file. A file is put together in memory, where a sample takes half a kilobyte beside its ids or
+text: of samples of a few words a file has fewer row groups than it may have."""
+
 
 @dataclass(slots=True)
 class StageTotals:
@@ -99,14 +103,14 @@ def add_up(
 def row_group_rows(settings: CurriculumSettings, total: StageTotals, *, tokens: bool) -> int:
     """Return the samples in a full row group of a stage: about 1 MiB of values at its mean length."""
     wanted = settings.row_group_tokens if tokens else settings.row_group_chars
-    return max(1, min(wanted * total.samples // max(1, total.units), 1 << 20))
+    return max(1, min(wanted * total.samples // max(1, total.units), FILE_ROWS))
 
 
 def files_of(settings: CurriculumSettings, total: StageTotals, *, tokens: bool) -> Iterator[FileSpec]:
     """Yield the files of a stage; a stage without samples has one empty file."""
     stage, samples = total.stage, total.samples
     group = row_group_rows(settings, total, tokens=tokens)
-    step = group * settings.file_row_groups
+    step = group * min(settings.file_row_groups, FILE_ROWS // group)
     ends = np.cumsum(total.by_bucket)
     for number, first in enumerate(range(0, max(samples, 1), step)):
         last = min(first + step, samples)

@@ -88,17 +88,25 @@ def build(request: BuildRequest, progress: Progress) -> BuildReport:
     """
     started = time.monotonic()
     prepared = prepare(request)
+    try:
+        manifest, already_done = _found_or_built(prepared, progress)
+    except disk_errors() as error:
+        raise CleanfeedError(_stopped(prepared.context.out, error, begun=False)) from error
+    return BuildReport(manifest, time.monotonic() - started, already_done)
+
+
+def _found_or_built(prepared: Prepared, progress: Progress) -> tuple[dict[str, Any], bool]:
+    """Return the manifest of the build that is asked for, and whether it was there already."""
     work = prepared.context.work
     if (done := _already_done(prepared)) and not work.exists():
-        return BuildReport(done, time.monotonic() - started, already_done=True)
+        return done, True
     with copies_dropped(work), only_build(work) as still_ours:
         # What was seen before the lock was taken may have changed since.
         if done := _already_done(prepared):
             remove_tree(work)
-            return BuildReport(done, time.monotonic() - started, already_done=True)
+            return done, True
         with _opened(prepared, progress, still_ours) as journal:
-            manifest = _built(prepared, journal, progress, still_ours)
-    return BuildReport(manifest, time.monotonic() - started, already_done=False)
+            return _built(prepared, journal, progress, still_ours), False
 
 
 def _already_done(prepared: Prepared) -> dict[str, Any] | None:
@@ -145,7 +153,7 @@ def _built(
         write_manifest(out, manifest)
         remove_tree(prepared.context.work)
     except disk_errors() as error:
-        raise CleanfeedError(_stopped(out, error)) from error
+        raise CleanfeedError(_stopped(out, error, begun=True)) from error
     except (MisuseError, NothingReadableError):
         # Both come before anything but the work folder is written: leave no trace of an unfinished build.
         forget(out)
@@ -158,17 +166,14 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + more
 
 
-def _stopped(out: AnyPath, error: Exception) -> str:
+def _stopped(out: AnyPath, error: Exception, *, begun: bool) -> str:
     """Say what the disk, the memory or the rights on it have stopped, in a line."""
     cause, where = str(error).splitlines()[0], str(out)
     if isinstance(error, OSError):
         cause, where = error.strerror or cause, str(error.filename or where)
-    return one_line(
-        "cannot go on writing",
-        where,
-        cause,
-        todo="When that is mended, run the same command again: it goes on where it stopped.",
-    )
+    what = "cannot go on writing" if begun else "cannot begin to write"
+    then = ": it goes on where it stopped." if begun else "."
+    return one_line(what, where, cause, todo=f"When that is mended, run the same command again{then}")
 
 
 class _Run:
