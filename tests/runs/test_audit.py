@@ -85,7 +85,8 @@ def test_lines_that_should_have_survived_and_are_gone_are_missed(
     change(run, 1, lambda lines: lines.__delitem__(slice(3, None)))
     found = audit(run)
     assert found.problems == [
-        "the ledger has no line of steps 4 to 5: attempt 2 goes on after step 5 at slot 5, what they trained is unproved"
+        "the ledger has no line of steps 4 to 5: attempt 2 goes on after step 5 at slot 5, what they trained is "
+        "unproved"
     ]
     assert found.gaps == [(4, 5)]
     assert [(one.trained, one.unproved, one.skipped, one.left) for one in found.epochs] == [
@@ -108,7 +109,7 @@ def test_a_checkpoint_ahead_of_the_ledger_is_a_gap(run: RunDir) -> None:
 
 def test_a_ledger_that_is_gone_is_named_and_not_taken_for_another_folder(run: RunDir) -> None:
     shutil.rmtree(run.ledger)
-    with pytest.raises(LedgerError, match="the ledger is gone: .*got checkpoint 16 and no attempt"):
+    with pytest.raises(LedgerError, match=r"the ledger is gone: .*got checkpoint 16 and no attempt"):
         audit(run)
 
 

@@ -70,7 +70,7 @@ def test_the_last_line_is_found_whatever_its_length_and_a_torn_one_is_passed_ove
     path.write_text('{"step": 1}\n{"step": 2, "metrics": "' + "x" * 3 * TAIL_BYTES + '"}\n{"step": 3')
     assert last_step(path) == 2
     path.write_text('{"step": 1}\n{"step": \n')
-    with pytest.raises(LedgerError, match="a line of the ledger cannot be read: .*attempt-0001.jsonl"):
+    with pytest.raises(LedgerError, match=r"a line of the ledger cannot be read: .*attempt-0001.jsonl"):
         last_step(path)
 
 
