@@ -46,6 +46,8 @@ class BuildRequest:
     overwrite: bool = False
     exclude: tuple[str, ...] = ()
     """Stores of hashes to leave out."""
+    exclude_hashes: tuple[str, ...] = ()
+    """Further hashes to leave out, in hex."""
     engine: str = "local"
     """``local`` or ``ray``."""
 
@@ -107,7 +109,7 @@ def prepare(request: BuildRequest) -> Prepared:
     scale, task_scale = scales_of(plan.pieces, tokenizer=request.tokenizer is not None)
     context = replace(context, scale=scale, task_scale=task_scale)
     check_columns(plan, request.pipeline.documents, request.pipeline.quality.column)
-    excluded = read_exclusions(request.exclude)
+    excluded = read_exclusions(request.exclude, request.exclude_hashes)
     fingerprints = {file.index: fingerprint(file) for file in plan.files}
     reference = _reference(request.pipeline)
     identity = {

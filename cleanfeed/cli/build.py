@@ -129,6 +129,7 @@ def build(
         from cleanfeed.cli.terminal import print_json
         from cleanfeed.rules.pipeline import load_pipeline
 
+    lists, hashes = _exclusions(exclude)
     request = BuildRequest(
         inputs=inputs,
         out=out,
@@ -140,15 +141,26 @@ def build(
         keep_text=keep_text,
         limit=limit,
         overwrite=overwrite,
-        exclude=exclude,
+        exclude=lists,
+        exclude_hashes=hashes,
     )
     with progress() as watcher:
         report = run(request, watcher)
     result = build_result(report, out)
     print_json(result) if as_json else show_build(result)
-    if exclude and not result["counts"]["excluded"]:
+    if (lists or hashes) and not result["counts"]["excluded"]:
         click.echo(NOTHING_EXCLUDED, err=True)
     return report.exit_code
+
+
+def _exclusions(stores: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the lists among some stores, and the hashes of the others."""
+    if not stores:
+        return (), ()
+    from cleanfeed.cli.exclusion import exclusions
+
+    found = exclusions(stores)
+    return found.lists, found.hashes
 
 
 def with_fields(

@@ -17,8 +17,8 @@ from cleanfeed.errors import MisuseError, one_line
 from cleanfeed.quarantine.corpus import Corpus
 from cleanfeed.quarantine.model import CurriculumReport, Report
 from cleanfeed.quarantine.report import make_report
-from cleanfeed.quarantine.sources import run_dir
-from cleanfeed.quarantine.store import Quarantine
+from cleanfeed.quarantine.sources import decisions_path, run_dir
+from cleanfeed.quarantine.store import STORE_NAME, Quarantine
 from cleanfeed.runs.curve import Totals
 from cleanfeed.runs.layout import RunDir
 
@@ -40,7 +40,7 @@ def existing(place: str) -> Quarantine:
     """
     path = Path(place)
     store = Quarantine(path, patience=PATIENCE, on_note=say_note)
-    if not store.exists() and not _is_run(path):
+    if not is_run(path) and (_is_misnamed(path) or not store.exists()):
         raise MisuseError(
             one_line(
                 "neither a run nor a store",
@@ -52,7 +52,16 @@ def existing(place: str) -> Quarantine:
     return store
 
 
-def _is_run(path: Path) -> bool:
+def _is_misnamed(path: Path) -> bool:
+    """Return whether a store is named that is not there, and of which nothing beside it speaks.
+
+    The incidents of a run stand for the store in it alone, not for whatever else may be asked for there.
+    """
+    return not path.exists() and path.name != STORE_NAME and not decisions_path(path).is_file()
+
+
+def is_run(path: Path) -> bool:
+    """Return whether a folder is a run directory."""
     run = RunDir(path)
     return run.ledger.is_dir() or run.incidents.is_dir()
 
@@ -63,7 +72,7 @@ def readable_run(place: str) -> Path:
     Raises:
         MisuseError: It is not.
     """
-    if not _is_run(Path(place)):
+    if not is_run(Path(place)):
         raise MisuseError(
             one_line("not a run directory", place, expected="a folder with ledger/ or incidents/")
         )
@@ -80,13 +89,13 @@ def report_of(place: str, incident: int | None, look_ahead: int, curriculum: str
     path = Path(place)
     if path.is_dir():
         return make_report(RunDir(path), incident, look_ahead=look_ahead, curriculum=curriculum)
-    if _is_run(path.parent):
+    if is_run(path.parent):
         return make_report(RunDir(path.parent), incident, look_ahead=look_ahead, curriculum=curriculum)
     names = sorted({str(found["run"]) for found in store.rows("incidents")})
     runs = [run_dir(store.path, name) for name in names]
     if not runs and incident is None:
         return _empty(place)
-    if len(runs) != 1 or not _is_run(runs[0].root):
+    if len(runs) != 1 or not is_run(runs[0].root):
         listed = ", ".join(str(run.root) for run in runs) or "no run"
         raise MisuseError(
             one_line(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -61,18 +62,20 @@ def _halves(hashes: npt.NDArray[np.uint8]) -> Halves:
     return np.ascontiguousarray(hashes).reshape(-1, HASH_BYTES).view(">u8").astype(np.uint64)
 
 
-def read_exclusions(stores: Sequence[str]) -> HashSet:
-    """Return every hash that some stores say is to be left out.
+def read_exclusions(stores: Sequence[str], hashes: Sequence[str] = ()) -> HashSet:
+    """Return every hash that is to be left out by itself or because a store says so.
 
     Args:
         stores: A run directory or a DuckDB store (hashes whose state is ``quarantined``), a Parquet file (columns
             ``sample_hash`` and ``content_hash``, 16 bytes or hex, rows whose ``state``, if any, is ``quarantined``),
             or a text file (one hash in hex a line; blank lines and lines that begin with ``#`` are passed over).
+        hashes: Hashes in hex.
 
     Raises:
         MisuseError: A store does not exist or is none of these; the message names the line or column.
     """
-    return HashSet.of(found for store in stores for found in _read(store))
+    given = (_from_hex(text, text) for text in hashes)
+    return HashSet.of(chain(given, (found for store in stores for found in _read(store))))
 
 
 def _read(store: str) -> Iterator[bytes]:

@@ -222,7 +222,7 @@ class Quarantine:
             with self.reading() as connection:
                 rows = _all_rows(connection, table)
         except DamagedStoreError as error:
-            self._note(f"read from the incident files instead: {error}")
+            self._read_files_instead(error)
             with in_memory(self._sources([]), self._note) as connection:
                 rows = _all_rows(connection, table)
         order = [name for name in ("run", "incident_id") if name in schema.TABLES[table]]
@@ -243,7 +243,7 @@ class Quarantine:
             MisuseError: There is no store and nothing to make one from.
             ForeignStoreError: The file is no store.
         """
-        if not self.exists():
+        if not self.exists() and not self._has_run():
             raise MisuseError(
                 one_line(
                     "no such store",
@@ -275,8 +275,19 @@ class Quarantine:
             try:
                 return self._open_file()
             except (BusyError, DamagedStoreError) as error:
-                self._note(f"read from the incident files instead: {error}")
+                self._read_files_instead(error)
         return in_memory(self._sources([]), self._note)
+
+    def _read_files_instead(self, error: CleanfeedError) -> None:
+        """Note that the store cannot be read; raise where nothing beside it says what was in it."""
+        if not any(read_decisions(self.path, self._note)) and not self._has_run():
+            raise error
+        self._note(f"read from the incident files instead: {error}")
+
+    def _has_run(self) -> bool:
+        """Return whether the store is, or would be, that of a run: one that may not have had an incident yet."""
+        run = RunDir(self.path.parent)
+        return self.path.name == STORE_NAME and (run.ledger.is_dir() or run.incidents.is_dir())
 
     def _open_file(self) -> duckdb.DuckDBPyConnection:
         """Return the file opened read-only, or what is in it and in newer files together, in memory."""
