@@ -23,6 +23,7 @@ from cleanfeed.curriculum.duplicates import DuplicateCounts
 from cleanfeed.curriculum.durable import write_bytes
 from cleanfeed.curriculum.paths import AnyPath, sizes_of
 from cleanfeed.documents.record import Damage
+from cleanfeed.errors import VerifyError, one_line
 from cleanfeed.rules.pipeline import resolved
 from cleanfeed.rules.ruleset import COUNTS
 
@@ -36,11 +37,16 @@ def read_manifest(out: AnyPath) -> dict[str, Any] | None:
 
     Raises:
         CleanfeedError: The file is no manifest or belongs to another format version.
+        VerifyError: It was altered since it was written, so that nothing in it can be relied on.
     """
     path = out / MANIFEST_NAME
     if not path.exists():
         return None
-    return parse_manifest(path.read_bytes(), str(path))
+    manifest = parse_manifest(path.read_bytes(), str(path))
+    if manifest_digest(manifest) != manifest["manifest_digest"]:
+        todo = "Restore the file, or build anew with --overwrite."
+        raise VerifyError(one_line("the manifest was altered since it was written", str(path), todo=todo))
+    return manifest
 
 
 def write_manifest(out: AnyPath, manifest: dict[str, Any]) -> None:

@@ -1,8 +1,10 @@
 """``verify`` finds what was altered and names it."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -11,9 +13,9 @@ from cleanfeed.build.finished import curriculum_digest
 from cleanfeed.build.manifest import write_manifest
 from cleanfeed.build.verify import verify
 from cleanfeed.curriculum.durable import file_digest
-from cleanfeed.errors import MisuseError, VerifyError
+from cleanfeed.errors import CleanfeedError, MisuseError, VerifyError
 
-from .conftest import Build, prose, write_jsonl
+from .conftest import TOKENIZER, Build, prose, write_jsonl
 
 
 @pytest.fixture
@@ -25,6 +27,15 @@ def built(tmp_path: Path, run: Build) -> Path:
 
 def curriculum_file(out: Path) -> Path:
     return max(out.glob("curriculum/*/part-*.parquet"), key=lambda path: pq.read_metadata(path).num_rows)
+
+
+def flipped(path: Path, places: int) -> Iterator[int]:
+    """Yield places from the first byte to the last; while each is held, one bit of the file there is another."""
+    whole = path.read_bytes()
+    for place in np.linspace(0, len(whole) - 1, places).astype(int).tolist():
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        yield place
+    path.write_bytes(whole)
 
 
 def rewrite(out: Path, path: Path, table: pa.Table) -> None:
@@ -44,12 +55,28 @@ def test_an_untouched_build_is_proven(built: Path):
     assert report.files == len(list(built.rglob("*.*")))
 
 
-def test_every_flipped_byte_is_found(built: Path):
-    path = curriculum_file(built)
-    whole = path.read_bytes()
-    for place in (0, len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        with pytest.raises(VerifyError, match=rf"{path.name}: got digest \w+, expected"):
+@pytest.mark.parametrize("kind", ["curriculum", "rejected", "unreadable", "signals"])
+def test_every_flipped_byte_is_found(built: Path, kind: str):
+    path = curriculum_file(built) if kind == "curriculum" else built / kind / "part-00000.parquet"
+    found = rf"^{path.relative_to(built)}: got digest \w+, expected"
+    for _ in flipped(path, 5):
+        with pytest.raises(VerifyError, match=found):
+            verify(str(built))
+
+
+def test_every_flipped_byte_of_the_tokenizer_is_found(tmp_path: Path, run: Build):
+    run(write_jsonl(tmp_path / "a.jsonl", [{"text": prose(1)}]), tokenizer=TOKENIZER)
+    for _ in flipped(tmp_path / "out" / "tokenizer.json", 5):
+        with pytest.raises(VerifyError, match=r"^tokenizer\.json: got digest \w+, expected"):
+            verify(str(tmp_path / "out"))
+
+
+def test_every_flipped_byte_of_the_manifest_is_found(built: Path):
+    # One that takes a key away among them: nothing is asked of a manifest before it is known to be whole.
+    for _ in flipped(built / "manifest.json", 300):
+        with pytest.raises(
+            CleanfeedError, match=r"altered since it was written|not a manifest|of another format"
+        ):
             verify(str(built))
 
 
@@ -71,10 +98,19 @@ def test_two_files_that_were_swapped_are_found(built: Path):
         verify(str(built))
 
 
-def test_a_dropped_row_is_found_even_where_the_sums_agree(built: Path):
-    path = curriculum_file(built)
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("curriculum", "29 documents, the manifest says 30 were kept"),
+        ("signals", "a.jsonl: the files hold 31 read, the manifest says 32; a.jsonl: the files hold 29 kept"),
+        ("rejected", "rejected/: 0 rows, the manifest says 1"),
+        ("unreadable", "a.jsonl: the files hold 31 read, the manifest says 32; .* 0 unreadable"),
+    ],
+)
+def test_a_dropped_row_is_found_even_where_the_sums_agree(built: Path, kind: str, said: str):
+    path = curriculum_file(built) if kind == "curriculum" else built / kind / "part-00000.parquet"
     rewrite(built, path, pq.read_table(path).slice(1))
-    with pytest.raises(VerifyError, match="29 documents, the manifest says 30 were kept"):
+    with pytest.raises(VerifyError, match=said):
         verify(str(built))
 
 
@@ -122,7 +158,9 @@ def test_any_edit_of_the_manifest_is_found(built: Path, place: tuple[str | int, 
     assert part[place[-1]] != value
     part[place[-1]] = value
     (built / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(VerifyError, match=r"manifest\.json: altered since it was written"):
+    with pytest.raises(
+        VerifyError, match=r"^the manifest was altered since it was written: .*manifest\.json\. "
+    ):
         verify(str(built))
 
 
