@@ -18,7 +18,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -311,19 +311,28 @@ def bare_steps(
     """Train without a guard; yield the loss of each step."""
     batches = iter(loader)
     while (slot := sampler.next_slot(sampler.committed)) is not None:
-        total, parts = 0.0, sampler.micro_batches(slot)
-        for _ in range(parts):
-            batch = next(batches)
+        total, parts = 0.0, [next(batches) for _ in range(sampler.micro_batches(slot))]
+        for batch, weight in zip(parts, weights(parts), strict=True):
             with precision(config):
                 loss, _ = network(batch["input_ids"], batch["labels"])
-            (loss / parts).backward()
-            total += float(loss.detach()) / parts
+            (loss * weight).backward()
+            total += float(loss.detach()) * weight
         nn.utils.clip_grad_norm_(network.parameters(), config.clip)
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad(set_to_none=True)
         sampler.commit(slot)
         yield total
+
+
+def weights(parts: list[Any]) -> list[float]:
+    """Return what each micro-batch weighs in the mean over the label tokens of all, as ``step.weight`` has it."""
+    counts = [float((batch["labels"][:, 1:] != IGNORED).sum()) for batch in parts]
+    whole, ranks = torch.tensor(sum(counts), dtype=torch.float64), 1
+    if dist.is_initialized():
+        dist.all_reduce(whole)
+        ranks = dist.get_world_size()
+    return [ranks * count / max(1.0, whole.item()) for count in counts]
 
 
 def precision(config: TrainConfig) -> Any:
@@ -343,13 +352,11 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--run", type=Path, required=True, help="run directory")
     parser.add_argument("--validation", help="a held-out build, measured at the end")
     parser.add_argument("--no-guard", action="store_true", help="take every step as it comes")
-    for name, kind in (("width", int), ("layers", int), ("heads", int), ("context", int)):
-        parser.add_argument(f"--{name}", type=kind, default=getattr(GPTConfig, name))
-    for name, value in asdict(TrainConfig()).items():
+    for name, value in (asdict(GPTConfig(vocab_size=0)) | asdict(TrainConfig())).items():
         flag = "--" + name.replace("_", "-")
         if isinstance(value, bool):
-            parser.add_argument(flag, action="store_true")
-        else:
+            parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=value)
+        elif name != "vocab_size":
             parser.add_argument(flag, type=type(value), default=value)
     return parser
 
@@ -365,8 +372,8 @@ def main() -> None:
         raise SystemExit(
             f"the curriculum holds text, not tokens: {given['curriculum']}. Build it with --tokenizer."
         )
-    gpt = GPTConfig(vocab, **{name: given[name] for name in ("width", "layers", "heads", "context")})
-    config = TrainConfig(**{name: given[name] for name in asdict(TrainConfig())})
+    gpt = GPTConfig(vocab, **{one.name: given[one.name] for one in fields(GPTConfig) if one.name in given})
+    config = TrainConfig(**{one.name: given[one.name] for one in fields(TrainConfig)})
     validation = Curriculum(given["validation"]) if given["validation"] else None
     result = train(
         curriculum, given["run"], gpt, config, validation=validation, guarded=not given["no_guard"]
