@@ -14,7 +14,7 @@ DATA ?=
 # whatever the times of the files.
 STAMP := $(VENV)/.installed-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: help venv demo test lint format docs bench wheel clean
+.PHONY: help venv demo test soak lint format docs bench wheel clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,10 @@ demo: $(STAMP) ## the whole story: build the samples; train, break, go back and 
 
 test: $(STAMP) ## run the tests
 	$(BIN)/python -m pytest
+
+soak: $(STAMP) ## the long tests: kills at many moments, poison of 20 seeds, mutated records (half an hour)
+	CLEANFEED_KILLS=56 CLEANFEED_POISON=20 CLEANFEED_MUTATIONS=25000 $(BIN)/python -m pytest \
+	  tests/build/test_kills.py tests/build/test_mutations.py tests/training/test_crash.py tests/training/test_poison.py
 
 lint: $(STAMP) ## ruff, mypy, the import rule, generated pages up to date
 	$(BIN)/ruff check .
