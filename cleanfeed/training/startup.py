@@ -106,6 +106,16 @@ class Hold:
             del self._held[self._path]
             os.close(self._handle)
 
+    @classmethod
+    def let_go_in_child(cls) -> None:
+        """Hold nothing in a process forked off: a worker of a loader would keep the lock when its run is killed."""
+        for hold in cls._held.values():
+            os.close(hold._handle)
+        cls._held.clear()
+
+
+os.register_at_fork(after_in_child=Hold.let_go_in_child)
+
 
 def _holder(path: Path) -> str:
     with suppress(OSError, ValueError, KeyError):

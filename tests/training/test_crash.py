@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
 import os
 import random
 import shutil
@@ -21,8 +22,9 @@ from cleanfeed.runs.audit import audit
 from cleanfeed.runs.incident_files import read_incidents
 from cleanfeed.runs.layout import RunDir
 from cleanfeed.runs.ledger import read_attempts, read_ledger, surviving
+from cleanfeed.training.steps import Step
 
-from .world import make_curriculum, train, weights_of
+from .world import Seen, make_curriculum, train, weights_of
 
 ALL = bool(os.environ.get("CLEANFEED_KILLS"))
 """Kill between every two effects of an incident and at 50 random moments, not only at some."""
@@ -236,6 +238,30 @@ def test_killed_at_a_random_moment_nothing_is_lost(
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
         check(data, run, policy, bad, weights)
+
+
+def test_after_a_kill_the_same_command_goes_on_at_once_while_the_workers_of_the_loader_still_live(
+    data: Path, tmp_path: Path
+) -> None:
+    left = tmp_path / "workers"
+
+    def kill(_: Seen, step: Step) -> None:
+        if step.number == 15:
+            left.write_text(" ".join(str(worker.pid) for worker in multiprocessing.active_children()))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    status = in_child(lambda: train(data, tmp_path / "run", workers=2, before_step=kill))
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    workers = [int(pid) for pid in left.read_text().split()]
+    assert len(workers) == 2
+    for worker in workers:
+        os.kill(worker, signal.SIGSTOP)  # else they find out within seconds that their parent is gone
+    try:
+        train(data, tmp_path / "run", steps=20)
+    finally:
+        for worker in workers:
+            os.kill(worker, signal.SIGKILL)
+    assert [start.after_step for start in read_attempts(RunDir(tmp_path / "run"))] == [0, 10]
 
 
 def test_on_a_full_disk_an_incident_stops_training_before_anything_is_done_about_it(
