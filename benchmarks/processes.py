@@ -13,6 +13,7 @@ from pathlib import Path
 INTERVAL = 0.02
 MIB = 2**20
 TICKS = os.sysconf("SC_CLK_TCK")
+NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 
 
 @dataclass
@@ -85,14 +86,18 @@ class _Watch(threading.Thread):
 
 
 def run(command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Run:
-    """Run the command to its end; a failing one ends the benchmark with what it wrote to stderr."""
+    """Run the command to its end; a failing one ends the benchmark with what it wrote to stderr.
+
+    It keeps the bytecode of what it imports, as an installed package has it, even where this process must not.
+    """
+    kept = {name: value for name, value in (env or os.environ).items() if name != NO_BYTECODE}
     start = time.perf_counter()
     process = subprocess.Popen(
         list(command),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=dict(env) if env else None,
+        env=kept,
         cwd=cwd,
     )
     watch = _Watch(process.pid)
