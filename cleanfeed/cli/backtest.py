@@ -84,6 +84,14 @@ def _show(log: str, read: Log, result: Backtest, observations: bool) -> None:
         console.print(f"the steps go back {count(result.restarts)} times: judged from what was known there")
     if read.left_out:
         console.print(f"{count(read.left_out)} lines without a step or a loss were left out")
+    if result.in_grace or result.in_new_context:
+        console.print(
+            f"{count(result.in_grace)} lines lie in the grace and {count(result.in_new_context)} in a stage that is "
+            "new: of these only NaN and Inf are judged"
+        )
+    if result.not_finite:
+        every = "all of them" if result.not_finite == result.steps else count(result.not_finite)
+        console.print(f"lines whose loss or norm is not finite: {every}")
     console.print(
         f"incidents: {count(len(result.incidents))}; outliers that opened none: {count(len(result.observations))}"
     )

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 PLOT_WIDTH, ZOOM_HEIGHT, WHOLE_HEIGHT = 100, 9, 6
 BATCHES, SAMPLES, UNUSUAL, EXCERPT = 8, 5, 3, 240
 """Batches and samples that are shown, signals of each sample, and code points of its text."""
+BY_HAND = 50
+"""Samples decided by hand that are shown."""
 LOOK = {
     "open": "yellow",
     "halted": "red",
@@ -37,15 +39,15 @@ def show_report(report: Report, console: Console | None = None) -> None:
     _say(console, f"{visible(report.run)}: {wording.head_line(report)}", style="bold")
     for note in report.notes:
         _say(console, f"note: {visible(note)}", style="yellow")
-    if not report.incidents:
-        console.print("\nNo incidents. No quarantined batches.")
+    nothing = wording.nothing_line(report)
+    if nothing:
+        console.print(f"\n{nothing}")
     for incident in report.incidents:
         console.print()
         _show_incident(incident, console)
-    panels = whole(report)
-    if panels:
+    _show_by_hand(report, console)
+    for panel in whole(report):
         console.print()
-    for panel in panels:
         _plot(panel, WHOLE_HEIGHT, console)
     for line in wording.next_steps(report):
         _say(console, f"\n{line}")
@@ -56,6 +58,19 @@ def show_report(report: Report, console: Console | None = None) -> None:
 
 def _say(console: Console, text: str, style: str = "") -> None:
     console.print(Text(text, style=style), soft_wrap=True)
+
+
+def _show_by_hand(report: Report, console: Console) -> None:
+    if not report.by_hand:
+        return
+    console.print()
+    _say(console, wording.hand_line(report), style="bold")
+    grid = table("sample", *wording.HAND_HEADINGS, left=1 + len(wording.HAND_HEADINGS))
+    grid.columns[0].no_wrap = True
+    for sample in report.by_hand[:BY_HAND]:
+        row(grid, *wording.hand_cells(sample))
+    console.print(grid)
+    _more(len(report.by_hand), BY_HAND, console)
 
 
 def _show_incident(incident: IncidentReport, console: Console) -> None:
@@ -106,7 +121,7 @@ def _plot(panel: Panel, height: int, console: Console) -> None:
 def _show_batches(incident: IncidentReport, console: Console) -> None:
     if not incident.batches:
         return
-    names = sorted({name for batch in incident.batches for name in batch.evidence})
+    names = wording.evidence_names(incident)
     grid = table("suspect batch", "step", "slot", "score", *(wording.words(name) for name in names))
     for batch in incident.batches[:BATCHES]:
         evidence = [measure(batch.evidence.get(name)) for name in names]

@@ -20,14 +20,35 @@ from cleanfeed.cli.stopping import Stopped, stopped_once
 from cleanfeed.cli.verify import verify
 from cleanfeed.errors import CleanfeedError, one_line
 
+CLOSED_PIPE = 128 + 13
+"""Exit code of a shell for a process that SIGPIPE ends."""
 EPILOG = """\
 Exit codes: 0 done; 1 failed; 2 misuse; 3 finished, but an input file was damaged; 130 interrupted (Ctrl-C);
-143 terminated (SIGTERM).
+141 whoever read stdout closed it; 143 terminated (SIGTERM).
 Results go to stdout, progress and errors to stderr.
 """
 
 
-@click.group(epilog=EPILOG, context_settings={"max_content_width": 110})
+class Closed(BaseException):
+    """Nobody reads the output any more; click and rich would end the process with exit code 1."""
+
+
+class Commands(click.Group):
+    """The commands, which tell a closed pipe from other ends."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise Closed from error
+        except SystemExit as end:
+            if isinstance(end.__context__, BrokenPipeError):  # how rich answers it
+                raise Closed from end
+            raise
+
+
+@click.group(cls=Commands, epilog=EPILOG, context_settings={"max_content_width": 110})
 @click.version_option(__version__, prog_name="cleanfeed", message="%(prog)s %(version)s")
 @debug_option
 def cli() -> None:
@@ -52,6 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with stopped_once():
             code = cli.main(arguments, prog_name="cleanfeed", standalone_mode=False, obj=invocation)
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except (Closed, BrokenPipeError):
+        return _closed(invocation)
     except Stopped as stopped:
         if sys.stderr.isatty():
             click.echo(err=True)  # the terminal has written ^C
@@ -78,6 +103,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _closed(invocation: Invocation) -> int:
+    """Return the exit code of a command whose output nobody reads any more, as after ``| head``; nothing is said."""
+    if invocation.own_process:
+        # What is still to be written when Python ends must not fail again.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.close(nowhere)
+    return CLOSED_PIPE
+
+
 def _say(line: str, invocation: Invocation) -> None:
     """Print the one line of an error, after the traceback where it was asked for."""
     if invocation.debug:
@@ -97,7 +132,9 @@ def _misuse(error: click.ClickException) -> str:
 
 def _system(error: OSError, invocation: Invocation) -> str:
     """Return an error of the operating system as one line with the file it is about."""
-    where = str(error.filename) if error.filename is not None else invocation.where()
+    # A file is first written under another name, which the user never gave.
+    named = str(error.filename).removesuffix(".unfinished") if error.filename is not None else None
+    where = named if named is not None else invocation.where()
     todo = "" if error.filename is not None else "Run again with --debug to see where."
     return one_line("cannot read or write", where, got=error.strerror or str(error), todo=todo)
 

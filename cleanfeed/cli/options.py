@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+
+from cleanfeed.errors import MisuseError, one_line
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -61,6 +64,18 @@ def named(_: click.Context, parameter: click.Parameter, value: Any) -> Any:
     if value == "" or (isinstance(value, tuple) and "" in value):
         raise click.BadParameter("got '', expected a name", param=parameter)
     return value
+
+
+def refuse_folder(option: str, name: str) -> None:
+    """Refuse a folder where a file is to be written, before anything else is done.
+
+    Raises:
+        MisuseError: There is a folder of that name.
+    """
+    if Path(name).is_dir():
+        raise MisuseError(
+            one_line("cannot write a file there", f"{option} {name}", "a folder", "a file name")
+        )
 
 
 def pipeline_options(command: Command) -> Command:

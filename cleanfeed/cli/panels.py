@@ -67,7 +67,9 @@ class Panel:
         return (value - self.low) / (self.high - self.low)
 
     def ticks(self) -> list[float]:
-        """Return round values along the axis of values."""
+        """Return round values along the axis of values; none where there is no value."""
+        if not self.lines:
+            return []
         return log_ticks(self.low, self.high) if self.log else linear_ticks(self.low, self.high)
 
 
@@ -85,7 +87,7 @@ def zoomed(incident: IncidentReport) -> list[Panel]:
     for signal, name in NAMES.items():
         drawn = _runs(lines, signal)
         if drawn or signal == "loss":
-            lost = [] if not drawn else [line.step for line in lines if _is_nonfinite(line, signal)]
+            lost = [line.step for line in lines if _is_nonfinite(line, signal)]
             panels.append(
                 _panel(f"{name}, steps {first:,} to {last:,}", signal, drawn, marks, lost, first, last)
             )
@@ -97,17 +99,19 @@ def whole(report: Report) -> list[Panel]:
     panels = []
     marks = [mark for incident in report.incidents for mark in marks_of(incident, whole_run=True)]
     for signal, buckets in (("loss", report.loss), ("grad_norm", report.grad_norm)):
-        if buckets:
-            first, last = min(b.first_step for b in buckets), max(b.last_step for b in buckets)
+        lost = report.nonfinite if signal == "loss" else []
+        steps = [*lost, *(b.first_step for b in buckets), *(b.last_step for b in buckets)]
+        if steps:
             lines = [line for kept in (True, False) for line in _bucket_lines(buckets, kept)]
-            panels.append(_panel(f"{NAMES[signal]}, whole run", signal, lines, marks, [], first, last))
+            title = f"{NAMES[signal]}, whole run"
+            panels.append(_panel(title, signal, lines, marks, lost, min(steps), max(steps)))
     return panels
 
 
 def marks_of(incident: IncidentReport, *, whole_run: bool = False) -> list[Mark]:
     """Return the steps of an incident that matter; over the whole run onset and trip are one."""
-    number = f" {incident.incident_id}" if whole_run else ""
-    marks = [Mark(incident.onset_step, f"incident{number}" if whole_run else "onset", "onset")]
+    name = f"incident {incident.incident_id} at" if whole_run else "onset"
+    marks = [Mark(incident.onset_step, name, "onset")]
     if not whole_run and incident.trip_step != incident.onset_step:
         marks.append(Mark(incident.trip_step, "trip", "trip"))
     if incident.checkpoint.step is not None and not whole_run:
@@ -165,6 +169,7 @@ def _panel(
         room = 0.06 * (high - low) or max(abs(high), 1.0) * 0.05
         low, high = (max(0.0, low - room) if low >= 0 else low - room), high + room
     title += ", log scale" if log else ""
+    title += ", not finite anywhere" if nonfinite and not values else ""
     return Panel(title, signal, lines, marks, nonfinite, first, max(last, first + 1), low, high, log)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cleanfeed.cli.options import debug_option, enter, json_option, named
+from cleanfeed.cli.options import debug_option, enter, json_option, named, refuse_folder
 from cleanfeed.errors import MisuseError, one_line
 
 if TYPE_CHECKING:
@@ -64,6 +64,8 @@ def report(
     from cleanfeed.cli.quarantine_store import report_of
     from cleanfeed.cli.terminal import print_json
 
+    if html is not None:
+        refuse_folder("--html", html)
     found = report_of(place, incident, look_ahead, curriculum)
     if html is not None:
         from cleanfeed.cli.incident_page import page
@@ -184,6 +186,7 @@ def export(place: str, out: str, as_json: bool) -> int:
     from cleanfeed.cli.terminal import print_json
     from cleanfeed.cli.wording import plural
 
+    refuse_folder("--out", out)
     written = existing(place).export(out)
     if as_json:
         print_json({"out": out, "samples": written})

@@ -15,15 +15,16 @@ from cleanfeed.cli.terminal import count, measure, print_json, row, stdout, tabl
 from cleanfeed.cli.wording import plural, words
 from cleanfeed.errors import MisuseError, one_line
 from cleanfeed.quarantine.corpus import Corpus
-from cleanfeed.quarantine.model import CurriculumReport, Report
+from cleanfeed.quarantine.model import CurriculumReport, HandSample, Report
 from cleanfeed.quarantine.report import make_report
+from cleanfeed.quarantine.schema import seconds
 from cleanfeed.quarantine.sources import decisions_path, run_dir
 from cleanfeed.quarantine.store import STORE_NAME, Quarantine
 from cleanfeed.runs.curve import Totals
 from cleanfeed.runs.layout import RunDir
 
 STATES = ("quarantined", "suspected", "released")
-PATIENCE = 2.0
+PATIENCE = 1.0
 """Seconds a reader waits for a store before it reads the files."""
 
 
@@ -91,10 +92,13 @@ def report_of(place: str, incident: int | None, look_ahead: int, curriculum: str
         return make_report(RunDir(path), incident, look_ahead=look_ahead, curriculum=curriculum)
     if is_run(path.parent):
         return make_report(RunDir(path.parent), incident, look_ahead=look_ahead, curriculum=curriculum)
-    names = sorted({str(found["run"]) for found in store.rows("incidents")})
+    held = store.tables(["incidents", "samples"])
+    names = sorted({str(found["run"]) for found in held["incidents"]})
     runs = [run_dir(store.path, name) for name in names]
     if not runs and incident is None:
-        return _empty(place)
+        return _by_hand(place, held["samples"])
+    if not runs:
+        raise MisuseError(one_line("no such incident", place, f"number {incident}", "one of: none"))
     if len(runs) != 1 or not is_run(runs[0].root):
         listed = ", ".join(str(run.root) for run in runs) or "no run"
         raise MisuseError(
@@ -109,14 +113,29 @@ def report_of(place: str, incident: int | None, look_ahead: int, curriculum: str
     return make_report(runs[0], incident, look_ahead=look_ahead, curriculum=curriculum)
 
 
-def _empty(place: str) -> Report:
+def _by_hand(place: str, samples: Sequence[Mapping[str, Any]]) -> Report:
+    """Return the report of a store that no run has recorded into."""
     return Report(
         run=place,
         made_at=time.time(),
         totals=Totals(),
         attempts=0,
         curriculum=CurriculumReport(),
+        incident_count=0,
         incidents=[],
+        by_hand=[
+            HandSample(
+                one["sample_hash"],
+                one["state"],
+                one["reason"],
+                one["decided_by"],
+                seconds(one["decided_at"]),
+                one["doc_id"],
+                one["source"],
+                one["source_row"],
+            )
+            for one in samples
+        ],
         loss=[],
         grad_norm=[],
         notes=[],
@@ -127,9 +146,10 @@ def listing(store: Quarantine) -> dict[str, Any]:
     """Return each incident in short, and how many samples are in each state."""
     if not store.exists():
         return {"store": str(store.path), "incidents": [], "samples": dict.fromkeys(STATES, 0), "by_hand": 0}
-    decisions = store.rows("decisions")
+    held = store.tables(["decisions", "incidents", "samples"])
+    decisions = held["decisions"]
     incidents = []
-    for found in store.rows("incidents"):
+    for found in held["incidents"]:
         here = [
             one
             for one in decisions
@@ -138,7 +158,7 @@ def listing(store: Quarantine) -> dict[str, Any]:
         short = {name: value for name, value in found.items() if name not in ("record", "digest", "detail")}
         short["samples"] = {state: sum(one["state"] == state for one in here) for state in STATES}
         incidents.append(plain(short))
-    states = [one["state"] for one in store.rows("samples")]
+    states = [one["state"] for one in held["samples"]]
     return {
         "store": str(store.path),
         "incidents": incidents,
@@ -187,7 +207,7 @@ def contents(store: Quarantine, incident: int | None) -> dict[str, Any]:
         MisuseError: There is no incident of this number.
     """
     tables = ("incidents", "suspects", "samples", "skip_ranges", "decisions", "metrics", "events")
-    rows = {name: store.rows(name) if store.exists() else [] for name in tables}
+    rows = store.tables(tables) if store.exists() else {name: [] for name in tables}
     if incident is not None:
         numbers = sorted({one["incident_id"] for one in rows["incidents"]})
         if incident not in numbers:

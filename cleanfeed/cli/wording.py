@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from cleanfeed.cli.terminal import count, measure
+from cleanfeed.cli.terminal import count, measure, visible
 
 if TYPE_CHECKING:
     from cleanfeed.quarantine.model import (
         Fired,
+        HandSample,
         IncidentReport,
         Place,
         Report,
@@ -38,6 +39,12 @@ def plural(number: int, one: str, many: str = "") -> str:
     return f"{count(number)} {one if number == 1 else many or one + 's'}"
 
 
+def listed(names: Sequence[str]) -> str:
+    """Return names as a list in a sentence, each once."""
+    once = list(dict.fromkeys(names))
+    return " and ".join([", ".join(once[:-1]), once[-1]] if len(once) > 1 else once)
+
+
 def clock(seconds: float | None) -> str:
     """Return a time in UTC, or blanks of the same width where nobody noted it."""
     if seconds is None:
@@ -58,15 +65,20 @@ def number(value: float | None) -> str:
 def head_line(report: Report) -> str:
     """Return what the run is, in one line."""
     totals = report.totals
-    parts = [
-        plural(len(report.incidents), "incident") if report.incidents else "no incidents",
-        f"{plural(totals.steps, 'step')} trained",
-        plural(report.attempts, "attempt"),
-    ]
+    incidents = plural(report.incident_count, "incident") if report.incident_count else "no incidents"
+    if report.incident_count > 1 and len(report.incidents) == 1:
+        incidents += f" (shown: number {report.incidents[0].incident_id})"
+    parts = [incidents]
+    if report.attempts:
+        parts += [f"{plural(totals.steps, 'step')} trained", plural(report.attempts, "attempt")]
     if totals.undone_steps:
         parts.insert(2, f"{count(totals.undone_steps)} undone")
     if totals.refused_steps:
         parts.insert(2, f"{count(totals.refused_steps)} not taken")
+    if totals.unjudged_steps:
+        parts.append(
+            f"{count(totals.unjudged_steps)} not judged but for NaN (grace, or a stage that was new)"
+        )
     if totals.last_time is not None:
         parts.append(f"last line {clock(totals.last_time)} UTC")
     return ", ".join(parts)
@@ -102,10 +114,10 @@ def baseline_line(fired: Fired) -> str:
 def other_numbers(fired: Fired) -> str:
     """Return what else the detector said."""
     trips = fired.others.get("trips")
-    parts = [
-        f"{words(str(trip.get('rule')))} fired as well, on {words(str(trip.get('signal')))}"
-        for trip in (trips[1:] if isinstance(trips, list) else [])
-    ]
+    on: dict[str, list[str]] = {}
+    for trip in trips[1:] if isinstance(trips, list) else []:
+        on.setdefault(words(str(trip.get("rule"))), []).append(words(str(trip.get("signal"))))
+    parts = [f"{rule} fired as well, on {listed(signals)}" for rule, signals in on.items()]
     for name, value in fired.others.items():
         if isinstance(value, bool) or value is None or isinstance(value, str):
             parts.append(f"{words(name)} {value}")
@@ -146,7 +158,9 @@ def checkpoint_line(incident: IncidentReport) -> str:
     chosen = incident.checkpoint
     if chosen.step is None:
         return chosen.why or "none: training did not go back"
-    return f"step {chosen.step:,}" + (f": {chosen.why}" if chosen.why else "")
+    # The guard's own reason names the step once more.
+    why = chosen.why.removeprefix(f"step {chosen.step} is ")
+    return f"step {chosen.step:,}" + (f": {why}" if why else "")
 
 
 def outcome_line(incident: IncidentReport) -> str:
@@ -171,6 +185,38 @@ def sample_line(sample: SuspectReport) -> str:
     return ", ".join(parts)
 
 
+def hand_line(report: Report) -> str:
+    """Return the heading of what was decided by hand."""
+    apart = " of no incident" if report.incident_count else ""
+    return f"{plural(len(report.by_hand), 'sample')}{apart} decided by hand"
+
+
+def hand_cells(sample: HandSample) -> list[str]:
+    """Return what is known of a sample that was decided by hand: hash, state, document, by whom, when, why."""
+    document = sample.doc_id or "–"
+    if sample.source is not None:
+        document += f" ({sample.source}, record {count(sample.source_row)})"
+    return [
+        sample.sample_hash,
+        sample.state,
+        visible(document),
+        visible(sample.decided_by),
+        clock(sample.decided_at),
+        visible(sample.reason),
+    ]
+
+
+HAND_HEADINGS = ("state", "document", "decided by", "time (UTC)", "reason")
+"""Of `hand_cells`, after the sample's hash."""
+
+
+def nothing_line(report: Report) -> str:
+    """Return what to say where there is neither an incident nor a sample; empty where there is."""
+    if report.incidents or report.incident_count:
+        return ""
+    return "No incidents." if report.by_hand else "No incidents. No quarantined batches."
+
+
 def unusual_line(unusual: Unusual) -> str:
     """Return a signal of a document beside those of the curriculum."""
     side, share = ("higher", unusual.below) if unusual.below >= unusual.above else ("lower", unusual.above)
@@ -185,6 +231,13 @@ def percent(share: float) -> str:
     if share >= 1.0:
         return "100 %"
     return f"{min(100 * share, 99.99):.4g} %"
+
+
+def evidence_names(incident: IncidentReport) -> list[str]:
+    """Return the kinds of evidence that speak of any of the suspect batches."""
+    return sorted(
+        {name for batch in incident.batches for name, value in batch.evidence.items() if value is not None}
+    )
 
 
 def ahead_lines(sample: SuspectReport) -> list[str]:

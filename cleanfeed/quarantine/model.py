@@ -163,6 +163,20 @@ class CurriculumReport(msgspec.Struct, kw_only=True):
     """Slots that are not trained yet; null where the order is not known."""
 
 
+class HandSample(msgspec.Struct, frozen=True):
+    """A sample that no incident named and a person decided about."""
+
+    sample_hash: str
+    state: str
+    reason: str
+    decided_by: str
+    decided_at: float
+    """Seconds since 1970."""
+    doc_id: str | None = None
+    source: str | None = None
+    source_row: int | None = None
+
+
 class Report(msgspec.Struct, kw_only=True):
     """Everything that is known of a run's incidents."""
 
@@ -171,9 +185,14 @@ class Report(msgspec.Struct, kw_only=True):
     totals: Totals
     attempts: int
     curriculum: CurriculumReport
+    incident_count: int
+    """Incidents of the run; ``incidents`` has fewer where one was asked for, or one cannot be read."""
     incidents: list[IncidentReport]
+    by_hand: list[HandSample] = []
     loss: list[Bucket]
     """The whole run."""
     grad_norm: list[Bucket]
+    nonfinite: list[int] = []
+    """First steps with a NaN or an infinity, undone ones as well."""
     notes: list[str]
     """What could not be read, in one line each."""

@@ -20,6 +20,7 @@ from cleanfeed.quarantine.model import (
     BatchReport,
     Checkpoint,
     CurriculumReport,
+    HandSample,
     IncidentReport,
     Report,
     SuspectReport,
@@ -45,6 +46,8 @@ BUCKETS = 600
 """Points of a curve over the whole run."""
 SAMPLES_SHOWN = 20
 """Samples of an incident that are looked up; all are counted."""
+NONFINITE_SHOWN = 500
+"""Steps with a NaN or an infinity that are marked in the curve over the whole run."""
 STEPS_AROUND = 60
 """Steps before the onset and after the trip that a zoomed plot shows, unless the incident took longer."""
 
@@ -63,8 +66,7 @@ def make_report(
         curriculum: Where the curriculum lies now; by default where the run found it.
 
     Raises:
-        MisuseError: The folder is no run directory.
-        CleanfeedError: There is no incident of this number.
+        MisuseError: The folder is no run directory, or there is no incident of this number.
     """
     notes: list[str] = []
     note: Note = lambda line: notes.append(line) if line not in notes else None  # noqa: E731
@@ -73,7 +75,7 @@ def make_report(
             one_line("not a run directory", str(run.root), expected="a folder with ledger/ or incidents/")
         )
     incidents = [read_incident(run, incident)] if incident is not None else read_incidents(run, note)
-    _take_decisions(run, incidents, note)
+    by_hand = _take_decisions(run, incidents, note)
     with LedgerTable(run, note) as ledger:
         if not run.attempts():
             note(f"there is no ledger in {run.ledger}: curves and totals are missing")
@@ -85,9 +87,12 @@ def make_report(
             totals=library.totals,
             attempts=len(run.attempts()),
             curriculum=library.curriculum,
+            incident_count=len(run.incident_numbers()),
             incidents=[_incident_report(one, run, ledger, library, note) for one in incidents],
+            by_hand=by_hand,
             loss=ledger.curve("loss", BUCKETS),
             grad_norm=ledger.curve("grad_norm", BUCKETS),
+            nonfinite=ledger.nonfinite(NONFINITE_SHOWN),
             notes=notes,
         )
 
@@ -104,8 +109,12 @@ def _note_gaps(run: RunDir, starts: Sequence[Attempt], note: Note) -> None:
         note(f"the ledger has no line of {say_steps(gaps)}: files of it were removed or cut")
 
 
-def _take_decisions(run: RunDir, incidents: Sequence[Incident], note: Note) -> None:
-    """Let what a person decided after an incident stand in the place of what the guard had said."""
+def _take_decisions(run: RunDir, incidents: Sequence[Incident], note: Note) -> list[HandSample]:
+    """Let what a person decided after an incident stand in the place of what the guard had said.
+
+    Returns:
+        What was decided of samples that none of the incidents names.
+    """
     decisions, _ = read_decisions(run.store, note)
     latest = {one.sample_hash: one for one in sorted(decisions, key=lambda one: one.decided_at)}
     for incident in incidents:
@@ -115,6 +124,21 @@ def _take_decisions(run: RunDir, incidents: Sequence[Incident], note: Note) -> N
                 incident.samples[at] = replace(
                     sample, state=found.state, reason=found.reason, decided_by=found.decided_by
                 )
+    named = {sample.sample_hash for incident in incidents for sample in incident.samples}
+    return [
+        HandSample(
+            one.sample_hash,
+            one.state,
+            one.reason,
+            one.decided_by,
+            one.decided_at,
+            one.doc_id,
+            one.source,
+            one.source_row,
+        )
+        for one in latest.values()
+        if one.sample_hash not in named
+    ]
 
 
 class _Library:

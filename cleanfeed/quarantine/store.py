@@ -216,17 +216,26 @@ class Quarantine:
         """Return the rows of a table as plain values, in a fixed order; times are UTC.
 
         Raises:
-            MisuseError: There is no store and nothing to make one from.
+            MisuseError: There is no store and nothing to make one from, or no such table.
         """
+        return self.tables([table])[table]
+
+    def tables(self, names: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+        """Return the rows of several tables, all read at once: see `rows`."""
+        for name in names:
+            if name not in schema.TABLES:
+                raise MisuseError(
+                    one_line(
+                        "no such table", str(self.path), repr(name), f"one of {', '.join(schema.TABLES)}"
+                    )
+                )
         try:
             with self.reading() as connection:
-                rows = _all_rows(connection, table)
+                return {name: _all_rows(connection, name) for name in names}
         except DamagedStoreError as error:
             self._read_files_instead(error)
             with in_memory(self._sources([]), self._note) as connection:
-                rows = _all_rows(connection, table)
-        order = [name for name in ("run", "incident_id") if name in schema.TABLES[table]]
-        return sorted(rows, key=lambda row: tuple((row[name] is not None, row[name] or 0) for name in order))
+                return {name: _all_rows(connection, name) for name in names}
 
     def exists(self) -> bool:
         """Return whether there is a store, or something to make one from."""
@@ -412,7 +421,9 @@ class Quarantine:
 def _all_rows(connection: duckdb.DuckDBPyConnection, table: str) -> list[dict[str, Any]]:
     found = connection.execute(f"SELECT * FROM {table} ORDER BY ALL NULLS FIRST")
     names = [column[0] for column in found.description or []]
-    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+    rows = [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+    order = [name for name in ("run", "incident_id") if name in schema.TABLES[table]]
+    return sorted(rows, key=lambda row: tuple((row[name] is not None, row[name] or 0) for name in order))
 
 
 def checked_hashes(hashes: Sequence[str]) -> list[str]:

@@ -34,6 +34,7 @@ _FIELDS = {
     "time": "DOUBLE",
     "accepted": "BOOLEAN",
     "finite": "BOOLEAN",
+    "judged": "BOOLEAN",
 }
 NEVER_UNDONE = 1 << 62
 
@@ -82,6 +83,8 @@ class Totals(msgspec.Struct, frozen=True):
     """Steps that a later attempt undid."""
     refused_steps: int = 0
     """Surviving steps that were not accepted."""
+    unjudged_steps: int = 0
+    """Surviving steps of which no statistical rule could speak: in the grace, and while a stage was new."""
     nonfinite_steps: int = 0
     """Steps with a NaN or an infinity, undone ones as well."""
     last_slot: int = -1
@@ -119,7 +122,7 @@ class LedgerTable:
 
     def _read(self, files: list[str]) -> None:
         columns = ", ".join(f"{name}: '{kind}'" for name, kind in _FIELDS.items())
-        # A line without the last two was accepted and finite.
+        # A line without the last three was accepted, finite and judged.
         fields = ", ".join(
             f"coalesce(lines_read.{name}, true)" if kind == "BOOLEAN" else f"lines_read.{name}"
             for name, kind in _FIELDS.items()
@@ -148,23 +151,28 @@ class LedgerTable:
             """
             SELECT count(*) FILTER (survived), max(step) FILTER (survived),
                 sum(tokens) FILTER (survived AND accepted), count(*) FILTER (NOT survived),
-                count(*) FILTER (survived AND NOT accepted), count(*) FILTER (NOT finite),
+                count(*) FILTER (survived AND NOT accepted), count(*) FILTER (survived AND NOT judged),
+                count(*) FILTER (NOT finite),
                 max(slot) FILTER (survived), min(time), max(time)
             FROM lines
             """
         ).fetchall()[0]
-        steps, last_step, tokens, undone, refused, nonfinite = (int(value or 0) for value in row[:6])
-        last_slot = -1 if row[6] is None else int(row[6])
-        return Totals(steps, last_step, tokens, undone, refused, nonfinite, last_slot, row[7], row[8])
+        steps, last_step, tokens, undone, refused, unjudged, nonfinite = (
+            int(value or 0) for value in row[:7]
+        )
+        last_slot = -1 if row[7] is None else int(row[7])
+        return Totals(
+            steps, last_step, tokens, undone, refused, unjudged, nonfinite, last_slot, row[8], row[9]
+        )
 
     def around(self, first_step: int, last_step: int, most: int = 2000) -> list[CurveLine]:
         """Return the lines of some steps in the order they were written, at most ``most`` of them."""
+        names = CurveLine.__struct_fields__
         rows = self._store.execute(
-            f"SELECT {', '.join(_FIELDS)}, survived FROM lines WHERE step BETWEEN ? AND ? "
-            "ORDER BY attempt, step LIMIT ?",
+            f"SELECT {', '.join(names)} FROM lines WHERE step BETWEEN ? AND ? ORDER BY attempt, step LIMIT ?",
             [first_step, last_step, most],
         ).fetchall()
-        return [CurveLine(**dict(zip([*_FIELDS, "survived"], row, strict=True))) for row in rows]
+        return [CurveLine(**dict(zip(names, row, strict=True))) for row in rows]
 
     def curve(self, signal: Signal, buckets: int) -> list[Bucket]:
         """Return a signal over the whole run in at most ``buckets`` runs of steps; those undone apart."""
@@ -179,6 +187,13 @@ class LedgerTable:
             """
         ).fetchall()
         return [Bucket(*row) for row in rows]
+
+    def nonfinite(self, most: int) -> list[int]:
+        """Return the first steps with a NaN or an infinity, undone ones as well, each once."""
+        rows = self._store.execute(
+            "SELECT DISTINCT step FROM lines WHERE NOT finite ORDER BY step LIMIT ?", [most]
+        ).fetchall()
+        return [step for (step,) in rows]
 
     def close(self) -> None:
         """Give the memory back."""

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from cleanfeed.curriculum.durable import ASIDE_SUFFIX, sync, write_bytes, written_aside
-from cleanfeed.errors import CleanfeedError, one_line
+from cleanfeed.errors import CleanfeedError, MisuseError, one_line
 from cleanfeed.runs.layout import RunDir
 from cleanfeed.runs.records import Incident
 
@@ -142,14 +142,15 @@ def read_incident(run: RunDir, number: int) -> Incident:
     """Return an incident as its file has it.
 
     Raises:
-        CleanfeedError: There is none of this number, or its file is not whole.
+        MisuseError: There is none of this number.
+        CleanfeedError: Its file is not whole.
     """
     path = run.incident(number) / INCIDENT_NAME
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
         known = ", ".join(map(str, run.incident_numbers())) or "none"
-        raise CleanfeedError(
+        raise MisuseError(
             one_line("no such incident", str(run.root), f"number {number}", f"one of: {known}")
         ) from error
     return decode_incident(data, str(path))

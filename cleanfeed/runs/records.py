@@ -50,6 +50,8 @@ class LedgerLine(msgspec.Struct, frozen=True, omit_defaults=False, gc=False):
     """Whether ``optimizer.step()`` was allowed."""
     finite: bool = True
     """False where the loss or the gradient norm was NaN or infinite on any rank."""
+    judged: bool = True
+    """False where no statistical rule could speak: in the grace, and while a stage is new. NaN and Inf always are."""
     metrics: dict[str, float | None] = {}
     """Other metrics given by the loop."""
 

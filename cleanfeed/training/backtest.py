@@ -46,6 +46,12 @@ class Backtest:
     """Steps between two lines; where there is more than one, windows and distances of the policy count lines."""
     restarts: int
     """Times the steps went back; the watch was then put back to what it knew at that step."""
+    in_grace: int = 0
+    """Lines in the grace, and below those of a stage whose baseline did not speak yet: of these only NaN and Inf are
+    judged."""
+    in_new_context: int = 0
+    not_finite: int = 0
+    """Lines whose loss or gradient norm is NaN or infinite."""
     incidents: list[Found] = field(default_factory=list)
     observations: list[Trip] = field(default_factory=list)
     """Outliers of no incident, or before one."""
@@ -58,6 +64,9 @@ class Backtest:
             "last_step": self.last_step,
             "stride": self.stride,
             "restarts": self.restarts,
+            "in_grace": self.in_grace,
+            "in_new_context": self.in_new_context,
+            "not_finite": self.not_finite,
             "incidents": [
                 {
                     "onset_step": found.onset_step,
@@ -94,7 +103,14 @@ def backtest(log: Log, policy: Policy) -> Backtest:
             watch = Watch(policy)
             if state is not None:
                 watch.load_state_dict(state)
-        verdict = watch.update(_metrics(row, stride))
+        metrics = _metrics(row, stride)
+        verdict = watch.update(metrics)
+        if not metrics.is_finite:
+            result.not_finite += 1
+        elif watch.seen <= policy.grace:
+            result.in_grace += 1
+        elif "loss" not in verdict.z:
+            result.in_new_context += 1
         if verdict.trips or verdict.escalated or verdict.level_shift:
             _note(result, verdict, row["step"], stride)
         if index in keep:

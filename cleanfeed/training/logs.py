@@ -119,7 +119,13 @@ def read_log(path: str, chosen: Mapping[str, str | None] | None = None) -> Log:
         log = _named("jsonl", _json_rows(place), path, wanted)
     if not log.rows:
         raise NothingReadableError(
-            one_line("no step with a loss", path, todo="Name the columns with --step and --loss.")
+            one_line(
+                "no step with a loss",
+                path,
+                f"{log.left_out:,} rows without a number in both columns",
+                ", ".join(f"{ours} from '{theirs}'" for ours, theirs in log.names.items()),
+                "Name other columns with --step and --loss.",
+            )
         )
     return log
 
@@ -132,6 +138,9 @@ def plain(name: str) -> str:
 def _named(kind: str, rows: Iterable[Mapping[str, Any]], path: str, wanted: Mapping[str, str]) -> Log:
     """Return rows under our names; rows of one step after another that do not repeat a number become one."""
     log, lines = Log(kind), list(rows)
+    if not lines:
+        got = "an empty file" if Path(path).is_file() and not Path(path).stat().st_size else "no row"
+        raise NothingReadableError(one_line("the log holds no step", path, got, "a row for each step"))
     found = list(dict.fromkeys(name for row in lines for name in row))
     log.names = choose(found, path, wanted)
     for line in lines:
@@ -218,7 +227,12 @@ def _ledger_rows(lines: Iterable[LedgerLine]) -> Iterator[dict[str, Any]]:
 def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         try:
-            yield from csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+            reader = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+            yield from reader
+            if reader.line_num == 1:
+                raise NothingReadableError(
+                    one_line("the log holds no step", str(path), "a header alone", "a row for each step")
+                )
         except (csv.Error, UnicodeDecodeError) as error:
             raise NothingReadableError(one_line("not a CSV file", str(path), str(error))) from error
 

@@ -71,11 +71,12 @@ def test_steps_that_survived_are_one_line_and_those_undone_are_drawn_on_top() ->
     assert (panel.title, panel.first_step, panel.last_step) == ("loss, steps 1 to 5", 1, 5)
 
 
-def test_without_any_value_there_is_still_a_plot_of_the_loss() -> None:
+def test_without_any_value_the_plot_of_the_loss_is_crosses() -> None:
     (panel,) = zoomed(incident(line(1, 1, None), line(1, 2, None)))
-    assert panel.lines == []
-    assert draw(panel, 60, 5)
-    assert "</svg>" in svg(panel)
+    assert (panel.lines, panel.nonfinite, panel.ticks()) == ([], [1, 2], [])
+    assert panel.title == "loss, steps 1 to 2, not finite anywhere"
+    assert draw(panel, 60, 5)[1].plain.count("×") == 2
+    assert svg(panel).count('class="nan"') == 2
     assert zoomed(incident()) == []
 
 
@@ -91,6 +92,7 @@ def test_the_whole_run_is_drawn_with_its_bands() -> None:
         totals=Totals(),
         attempts=1,
         curriculum=CurriculumReport(),
+        incident_count=1,
         incidents=[incident(*SPIKE)],
         loss=buckets,
         grad_norm=[],
@@ -102,7 +104,27 @@ def test_the_whole_run_is_drawn_with_its_bands() -> None:
         (True, [(5.5, 2.0), (15.5, 1.5)], [50.0, 2.0]),
         (False, [(9.5, 4.0)], [5.0]),
     ]
-    assert panel.marks == [Mark(3, "incident 1", "onset")]
+    assert panel.marks == [Mark(3, "incident 1 at", "onset")]
+    assert panel.nonfinite == []
+
+
+def test_a_run_without_a_finite_loss_is_drawn_as_crosses() -> None:
+    report = Report(
+        run="run",
+        made_at=1.0,
+        totals=Totals(),
+        attempts=1,
+        curriculum=CurriculumReport(),
+        incident_count=0,
+        incidents=[],
+        loss=[],
+        grad_norm=[],
+        nonfinite=[2, 9],
+        notes=[],
+    )
+    (panel,) = whole(report)
+    assert (panel.title, panel.first_step, panel.last_step) == ("loss, whole run, not finite anywhere", 2, 9)
+    assert (panel.lines, panel.nonfinite) == ([], [2, 9])
 
 
 def panel_of(points: list[tuple[float, float]], log: bool = False) -> Panel:

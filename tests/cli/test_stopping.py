@@ -145,3 +145,40 @@ def test_importing_the_library_changes_no_handler() -> None:
         "assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+PIPED = """
+import sys
+from cleanfeed.cli import main
+
+@main.cli.command()
+def much() -> None:
+    if HOW == "rich":
+        from cleanfeed.cli.terminal import stdout
+        for _ in range(9999):
+            stdout().print("a line")
+    elif HOW == "click":
+        import click
+        for _ in range(9999):
+            click.echo("a line")
+    else:
+        print("a line")  # so little that it is written at the end
+
+HOW = sys.argv[1]
+sys.stdin.readline()  # until nobody reads any more
+sys.argv = ["cleanfeed", "much"]
+sys.exit(main.main())
+"""
+
+
+@pytest.mark.parametrize("how", ["rich", "click", "little"])
+def test_a_command_whose_output_nobody_reads_ends_without_a_word(how: str) -> None:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", PIPED, how], stdin=pipe, stdout=pipe, stderr=pipe
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        process.stdout = None
+        _, said = process.communicate(b"\n")
+    assert (process.returncode, said) == (141, b"")

@@ -18,6 +18,7 @@ from rich.console import Console
 from cleanfeed.cli.incident import show_report
 from cleanfeed.cli.incident_page import page
 from cleanfeed.cli.main import main
+from cleanfeed.errors import BusyError
 from cleanfeed.quarantine.report import make_report
 from cleanfeed.quarantine.store import Quarantine
 from cleanfeed.runs.incident_files import read_incident, write_incident
@@ -463,3 +464,100 @@ def test_a_run_that_is_gone_leaves_its_store_readable(
     assert result(capsys)["samples"]["quarantined"] == 1
     assert run("report", store) == 2
     assert "a report is of one run" in one_error(capsys)
+
+
+# ---- what is asked for and is not there ----
+
+
+def test_the_report_of_a_store_without_a_run_lists_what_was_decided_by_hand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "by-hand.duckdb"
+    assert run("add", store, A, "--reason", "seen [before]", "--by", "ana") == 0
+    assert run("add", store, B, "--reason", "a poem", "--by", "ben") == 0
+    assert run("release", store, B, "--reason", "a fine poem", "--by", "cem") == 0
+    capsys.readouterr()
+    assert run("report", store) == 0
+    printed, said = capsys.readouterr()
+    assert said == ""
+    lines = [line.split() for line in printed.splitlines() if line.strip()]
+    assert printed.startswith(f"{store}: no incidents\n\nNo incidents.\n\n2 samples decided by hand\n")
+    assert [line[:4] for line in lines[4:]] == [
+        [A, "quarantined", "–", "ana"],
+        [B, "released", "–", "cem"],
+    ]
+    assert [" ".join(line[6:]) for line in lines[4:]] == ["seen [before]", "a fine poem"]
+    file = tmp_path / "report.html"
+    assert run("report", store, "--html", file, "--json") == 0
+    assert [one["state"] for one in result(capsys)["by_hand"]] == ["quarantined", "released"]
+    assert file.read_text().count("seen [before]") == 1
+
+
+def test_the_report_of_a_run_lists_samples_that_no_incident_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = recorded(tmp_path / "run")
+    assert run("add", place, "ab" * 16, "--reason", "near copy") == 0
+    capsys.readouterr()
+    assert run("report", place, "--json") == 0
+    assert [one["sample_hash"] for one in result(capsys)["by_hand"]] == ["ab" * 16]
+    assert run("report", place) == 0
+    assert "1 sample of no incident decided by hand" in capsys.readouterr().out
+
+
+def test_a_report_of_one_incident_counts_all_and_says_which_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = recorded(tmp_path / "run")
+    write_incident(RunDir(place), incident(2))
+    assert run("report", place, "--incident", 2) == 0
+    assert capsys.readouterr().out.startswith(f"{place}: 2 incidents (shown: number 2)")
+    assert run("report", place, "--incident", 2, "--json") == 0
+    assert result(capsys)["incident_count"] == 2
+
+
+@pytest.mark.parametrize("command", ["report", "show"])
+def test_an_incident_that_is_not_there_is_misuse(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = recorded(tmp_path / "run")
+    assert run(command, place, "--incident", 9) == 2
+    assert re.fullmatch(r"no such incident: \S+: got number 9, expected one of: 1\.", one_error(capsys))
+    store = tmp_path / "by-hand.duckdb"
+    assert run("add", store, A, "--reason", "seen before") == 0
+    capsys.readouterr()
+    assert run(command, store, "--incident", 9) == 2
+    assert "got number 9, expected one of: none." in one_error(capsys)
+
+
+def test_a_folder_in_the_place_of_a_file_is_refused_under_the_name_it_was_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = recorded(tmp_path / "run")
+    for arguments in (("report", place, "--html", tmp_path), ("export", place, "--out", tmp_path)):
+        assert run(*arguments) == 2
+        assert one_error(capsys) == (
+            f"cannot write a file there: {arguments[2]} {tmp_path}: got a folder, expected a file name."
+        )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+def test_a_held_store_is_waited_for_once_and_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = recorded(tmp_path / "run")
+    opened: list[float] = []
+
+    def busy(path: Path, *, read_only: bool, patience: float) -> Any:
+        opened.append(patience)
+        raise BusyError("the store is in use: here: got process 7.")
+
+    monkeypatch.setattr("cleanfeed.quarantine.store.opened", busy)
+    for command in ("list", "show"):
+        assert run(command, place) == 0
+        printed, said = capsys.readouterr()
+        assert "1" in printed
+        assert (
+            said == "note: read from the incident files instead: the store is in use: here: got process 7.\n"
+        )
+    assert opened == [1.0, 1.0]

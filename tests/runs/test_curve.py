@@ -52,14 +52,16 @@ def test_a_run_without_a_ledger_adds_up_to_nothing(tmp_path: Path) -> None:
 def test_undone_steps_are_apart(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     write(run, 1, 0, [1.0, 2.0, None, 9.0])
-    write(run, 2, 2, [3.0, 4.0], accepted=False)
+    write(run, 2, 2, [3.0, 4.0], accepted=False, judged=False)
     with LedgerTable(run, unexpected) as ledger:
+        assert ledger.nonfinite(9) == [3]
         assert ledger.totals() == Totals(
             steps=4,
             last_step=4,
             tokens=200,
             undone_steps=2,
             refused_steps=2,
+            unjudged_steps=2,
             nonfinite_steps=1,
             last_slot=3,
             first_time=11.0,

@@ -270,3 +270,63 @@ def test_without_tensorboard_it_says_what_to_install(tmp_path: Path, monkeypatch
     with pytest.raises(MisuseError) as caught:
         read_log(str(tmp_path))
     assert str(caught.value).endswith("Install it with: pip install 'cleanfeed[tensorboard]'.")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "code", "said"),
+    [
+        ("log.csv", "", 1, "the log holds no step: {}: got an empty file, expected a row for each step."),
+        ("log.jsonl", "", 1, "the log holds no step: {}: got an empty file, expected a row for each step."),
+        ("log.json", "[]", 1, "the log holds no step: {}: got no row, expected a row for each step."),
+        ("log.jsonl", "\n\n", 1, "the log holds no step: {}: got no row, expected a row for each step."),
+        (
+            "log.csv",
+            "step,loss\n",
+            1,
+            "the log holds no step: {}: got a header alone, expected a row for each step.",
+        ),
+        (
+            "log.csv",
+            "step,accuracy\n1,2\n",
+            2,
+            "no loss in the log: {}: got the columns step, accuracy. Name it with --loss.",
+        ),
+        (
+            "log.csv",
+            "iteration,loss\n1,\n2,low\n",
+            1,
+            "no step with a loss: {}: got 2 rows without a number in both columns, expected step from 'iteration', "
+            "loss from 'loss'. Name other columns with --step and --loss.",
+        ),
+    ],
+)
+def test_a_log_without_a_step_says_what_it_lacks(
+    tmp_path: Path, name: str, text: str, code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    assert main(["backtest", str(path)]) == code
+    assert capsys.readouterr() == ("", said.format(path) + "\n")
+
+
+def test_a_log_of_nothing_but_nan_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("step,loss\n" + "".join(f"{step},nan\n" for step in range(1, 21)))
+    assert main(["backtest", str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert "lines whose loss or norm is not finite: all of them\n" in printed
+    assert "in the grace" not in printed
+    assert "nonfinite" in printed
+
+
+def test_steps_that_no_statistical_rule_judges_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"step": m.step, "loss": m.loss, "stage": "a" if m.step <= 100 else "b"} for m in healthy(192)]
+    path = write_lines(tmp_path / "log.jsonl", rows)
+    found = backtest(read_log(str(path)), Policy(grace=70))
+    assert (found.in_grace, found.not_finite) == (70, 0)
+    assert 0 < found.in_new_context < 30
+    assert main(["backtest", str(path), "--set", "grace=70"]) == 0
+    told = f"70 lines lie in the grace and {found.in_new_context} in a stage that is new"
+    assert told in capsys.readouterr().out
