@@ -44,26 +44,22 @@ class Exclusions:
 
     def skip(self, first: int, last: int) -> None:
         """Pass over the slots from ``first`` to ``last``, both included."""
-        self.ranges = merged([*self.ranges, (first, last)])
-        self._changed()
+        self._become(merged([*self.ranges, (first, last)]), self.hashes)
 
     def unskip(self, first: int, last: int) -> None:
         """Take slots out of the skip ranges again."""
         before = [(low, min(high, first - 1)) for low, high in self.ranges]
         after = [(max(low, last + 1), high) for low, high in self.ranges]
-        self.ranges = merged((low, high) for low, high in before + after if low <= high)
-        self._changed()
+        self._become(merged((low, high) for low, high in before + after if low <= high), self.hashes)
 
     def quarantine(self, rows: Mapping[bytes, tuple[int, ...]]) -> None:
         """Blank the rows of some hashes wherever they come."""
-        self.hashes = {**self.hashes, **rows}
-        self._changed()
+        self._become(self.ranges, {**self.hashes, **rows})
 
     def release(self, hashes: Iterable[bytes]) -> int:
         """Take hashes out of the quarantine and return how many were in it."""
         gone = set(hashes) & self.hashes.keys()
-        self.hashes = {one: rows for one, rows in self.hashes.items() if one not in gone}
-        self._changed()
+        self._become(self.ranges, {one: rows for one, rows in self.hashes.items() if one not in gone})
         return len(gone)
 
     def blanked(self, rows: Int64) -> Int64:
@@ -108,11 +104,14 @@ class Exclusions:
         """Add the exclusions of a state of the same curriculum."""
         last = self.schedule.n_slots - 1
         ranges = [(first, min(end, last)) for first, end in state["skipped"] if first <= last]
-        self.ranges = merged([*self.ranges, *ranges])
-        self.hashes |= {bytes.fromhex(one): tuple(rows) for one, rows in state["quarantined"].items()}
-        self._changed()
+        hashes = {bytes.fromhex(one): tuple(rows) for one, rows in state["quarantined"].items()}
+        self._become(merged([*self.ranges, *ranges]), self.hashes | hashes)
 
-    def _changed(self) -> None:
+    def _become(self, ranges: tuple[Range, ...], hashes: dict[bytes, tuple[int, ...]]) -> None:
+        """Leave out these; what changes nothing leaves the version, since a loader begins anew with each."""
+        if (ranges, hashes) == (self.ranges, self.hashes):
+            return
+        self.ranges, self.hashes = ranges, hashes
         self.version += 1
         rows = {row for rows in self.hashes.values() for row in rows}
         self.rows = np.array(sorted(rows), dtype=np.int64)

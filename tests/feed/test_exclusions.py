@@ -129,3 +129,21 @@ def test_every_change_changes_the_version() -> None:
         change()
         versions.append(exclusions.version)
     assert len(set(versions)) == 5
+
+
+def test_a_change_that_changes_nothing_is_none() -> None:
+    exclusions = Exclusions(SCHEDULES[0])
+    versions = []
+    for _ in range(2):
+        exclusions.skip(1, 3)
+        versions.append(exclusions.version)
+        quarantined(exclusions, {4, 9})
+        versions.append(exclusions.version)
+        exclusions.add_state(exclusions.state())
+        exclusions.release([hash_of(8)])
+        exclusions.unskip(7, 9)
+        versions.append(exclusions.version)
+    assert versions == [1, 2, 2, 2, 2, 2]
+    assert (exclusions.release([hash_of(4)]), exclusions.version) == (1, 3)
+    exclusions.unskip(2, 2)
+    assert (exclusions.ranges, exclusions.version) == (((1, 1), (3, 3)), 4)
