@@ -161,8 +161,8 @@ class Band(Frozen):
 class Tier(Frozen):
     """A range of quality, best first.
 
-    Either ``min_quality`` (an absolute score) or ``share`` (this part of the samples, by the corpus' own
-    histogram); the last tier takes the rest and has neither.
+    Either ``min_quality`` (an absolute score) or ``share`` (this part of the samples whose quality is known,
+    by the corpus' own histogram; the others are in the last tier); the last tier takes the rest and has neither.
     """
 
     name: str = Field(pattern=r"^[a-z0-9_]+$")

@@ -7,24 +7,26 @@ import numpy as np
 from cleanfeed.curriculum.clusters import warm_up_clusters
 from cleanfeed.curriculum.codepoints import after_code_points, code_points, last_cut
 from cleanfeed.curriculum.gather import scatter
+from cleanfeed.curriculum.reference import warm_up_reference
 from cleanfeed.signals.corpus import count_documents, rare_token_share
 from cleanfeed.signals.measure import compiled, mark_compiled, warm_up
 from cleanfeed.signals.minhash import warm_up_minhash
 from cleanfeed.signals.tokens import TokenTables, measure_tokens
 
 
-def kernels_ready(*, tokens: bool, near: bool) -> bool:
+def kernels_ready(*, tokens: bool, near: bool = False, reference: bool = False) -> bool:
     """Return whether an earlier build has compiled the kernels; arguments as for :func:`load_kernels`."""
-    wanted = {"text": True, "tokens": tokens, "near": near}
+    wanted = {"text": True, "tokens": tokens, "near": near, "reference": reference}
     return all(compiled(part) for part, needed in wanted.items() if needed)
 
 
-def load_kernels(*, tokens: bool, near: bool = False) -> None:
+def load_kernels(*, tokens: bool, near: bool = False, reference: bool = False) -> None:
     """Compile or load the kernels, so that workers find them compiled.
 
     Args:
         tokens: Whether there is a tokenizer, so that the kernels over ids are needed too.
         near: Whether near-duplicates are looked for, so that signatures are.
+        reference: Whether quality is likeness to a reference sample.
     """
     warm_up()
     one = np.zeros(1, dtype=np.int64)
@@ -45,3 +47,6 @@ def load_kernels(*, tokens: bool, near: bool = False) -> None:
         warm_up_minhash()
         warm_up_clusters()
         mark_compiled("near")
+    if reference:
+        warm_up_reference()
+        mark_compiled("reference")

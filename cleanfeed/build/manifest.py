@@ -128,7 +128,7 @@ def first_damage(prepared: Prepared, measured: Iterable[Measured]) -> dict[int, 
     """Return the damage of each damaged file, by file index."""
     results = [result for one in measured for result in one.pieces]
     found: dict[int, Damage] = {}
-    for piece, result in zip(prepared.plan.pieces, results, strict=False):
+    for piece, result in zip(prepared.plan.pieces, results, strict=True):
         if result.damage is not None:
             found.setdefault(piece.file.index, result.damage)
     return found

@@ -194,11 +194,15 @@ class _Run:
     def started(self) -> Iterator[_Run]:
         """Load the kernels and give the run; end its workers afterwards, at once if something went wrong."""
         drop_asides(self.context.out)
-        pipeline, tokens = self.prepared.request.pipeline, self.context.tokenizer is not None
-        near = pipeline.duplicates.method == "near"
-        if not kernels_ready(tokens=tokens, near=near):
+        pipeline = self.prepared.request.pipeline
+        wanted = {
+            "tokens": self.context.tokenizer is not None,
+            "near": pipeline.duplicates.method == "near",
+            "reference": pipeline.quality.reference is not None,
+        }
+        if not kernels_ready(**wanted):
             self.progress.compiling()
-            load_kernels(tokens=tokens, near=near)
+            load_kernels(**wanted)
         try:
             yield self
         except BaseException:

@@ -189,7 +189,7 @@ def path_of(given: str) -> AnyPath:
         MisuseError: The address cannot be reached, or means more than one place.
     """
     if "://" not in given:
-        return Path(given)
+        return Path(given).expanduser()
     if "::" in given or any(letter in given for letter in "*?["):
         raise MisuseError(
             one_line("not the address of one place", given, expected="PROTOCOL://PATH without * ? [ and ::")
@@ -207,7 +207,7 @@ def whereabouts(given: str) -> PurePosixPath:
         if not is_local(store):
             return PurePosixPath(store.unstrip_protocol(key))
         given = key
-    return PurePosixPath(Path(given).resolve())
+    return PurePosixPath(Path(given).expanduser().resolve())
 
 
 def fetched(place: AnyPath) -> Path:

@@ -151,3 +151,10 @@ def _pair(left: Any, right: Any) -> Any:  # pragma: no cover - compiled
 
 
 _count, _score = _make_loops(fingerprint())
+
+
+def warm_up_reference() -> None:
+    """Compile the kernels, or load them from the cache on disk."""
+    text, one = pa.array([""], pa.large_string()), np.zeros(1, dtype=np.int64)
+    count_features(text, 1)
+    LogRatio(one, one).scores(text)

@@ -72,17 +72,18 @@ class TextEncoder:
         try:
             raw = Path(path).read_bytes()
             spec = json.loads(raw)
-            if not isinstance(spec, dict) or "model" not in spec:
-                raise ValueError("no 'model' in it")
+            known = _named_tokens(spec)
         except (OSError, ValueError) as error:
             raise _unreadable(path, error) from error
+        except (AttributeError, KeyError, TypeError) as error:
+            raise _unreadable(path, ValueError("a part of it is missing or of another kind")) from error
         self.raw = raw
         self.digest = xxhash.xxh3_128_hexdigest(raw)
-        self.end_of_text, self.end_of_text_id = _end_of_text(spec, path, end_of_text)
+        self.end_of_text, self.end_of_text_id = _end_of_text(*known, path, end_of_text)
         spec["truncation"] = spec["padding"] = None
-        for token in spec.get("added_tokens", ()):
+        for token in spec.get("added_tokens") or ():
             # Only special tokens can be kept from matching inside text; the end of a document must be one.
-            token["special"] = token["special"] or token["id"] == self.end_of_text_id
+            token["special"] = token.get("special", False) or token["id"] == self.end_of_text_id
         try:
             self._spec = json.dumps(spec)
             self.tokenizer = self._loaded()
@@ -233,17 +234,23 @@ def _unreadable(path: str, error: Exception) -> MisuseError:
     )
 
 
-def _end_of_text(spec: dict[str, Any], path: str, wanted: str | None) -> tuple[str, int]:
+def _named_tokens(spec: Any) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the ids of the added tokens of a file and of those of its model, by name; wrong kinds raise."""
+    if not isinstance(spec, dict) or "model" not in spec:
+        raise ValueError("no 'model' in it")
+    added = {token["content"]: int(token["id"]) for token in spec.get("added_tokens") or ()}
+    vocab = spec["model"].get("vocab") or {}
+    return added, dict(vocab) if isinstance(vocab, dict) else {piece: i for i, (piece, _) in enumerate(vocab)}
+
+
+def _end_of_text(
+    added: dict[str, int], vocab: dict[str, int], path: str, wanted: str | None
+) -> tuple[str, int]:
     """Return name and id of the token that closes a document."""
-    added = {token["content"]: int(token["id"]) for token in spec.get("added_tokens", ())}
-    vocab = spec["model"].get("vocab", {})
-    known = {
-        **(vocab if isinstance(vocab, dict) else {piece: i for i, (piece, _) in enumerate(vocab)}),
-        **added,
-    }
+    known = {**vocab, **added}
     for name in (wanted,) if wanted is not None else END_OF_TEXT_NAMES:
         if name in known and (wanted is not None or name in added):
-            return name, int(known[name])
+            return name, known[name]
     raise MisuseError(
         one_line(
             "no end-of-text token in the tokenizer",

@@ -61,6 +61,8 @@ class Discovery:
 
     files: tuple[Found, ...]
     ignored: tuple[str, ...]
+    repeated: frozenset[str]
+    """Inputs with a file that an earlier one had given already."""
 
 
 def discover(inputs: Sequence[str]) -> Discovery:
@@ -72,6 +74,7 @@ def discover(inputs: Sequence[str]) -> Discovery:
     files: list[Found] = []
     ignored: list[str] = []
     seen: set[str] = set()
+    repeated: set[str] = set()
     for given in inputs:
         passed: list[str] = []
         found = [replace(item, source=_printable(item.source)) for item in _expand(given, passed)]
@@ -79,13 +82,14 @@ def discover(inputs: Sequence[str]) -> Discovery:
             place = item.path if "://" in item.path else os.path.realpath(item.path)
             if place in seen:
                 ignored.append(f"{_printable(item.path)} (given twice)")
+                repeated.add(given)
             else:
                 seen.add(place)
                 files.append(item)
         ignored += sorted(map(_printable, passed))
         if not found and not passed:
             raise MisuseError(one_line("no input file found", given, todo="Check the path or the pattern."))
-    return Discovery(tuple(_distinct(files)), tuple(ignored))
+    return Discovery(tuple(_distinct(files)), tuple(ignored), frozenset(repeated))
 
 
 def _expand(given: str, passed: list[str]) -> Iterator[Found]:

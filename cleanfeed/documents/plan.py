@@ -62,7 +62,7 @@ def plan_inputs(inputs: Sequence[str], *, piece_bytes: int = PIECE_BYTES) -> Pla
         files.append(file)
         pieces += _pieces(file, piece_bytes, divisible)
     for given in inputs:
-        if not any(file.input == given for file in files) and not _repeated(given, found.ignored):
+        if not any(file.input == given for file in files) and given not in found.repeated:
             raise MisuseError(
                 one_line(
                     "an input has no file that can be read",
@@ -164,11 +164,6 @@ def _pieces(file: InputFile, piece_bytes: int, divisible: bool) -> Iterator[Piec
         ranges = list(itertools.pairwise(edges))
     for start, stop in ranges:
         yield Piece(file, start, stop, first=start == 0)
-
-
-def _repeated(given: str, ignored: Sequence[str]) -> bool:
-    """Whether an input was left out only because an earlier one gave the same files."""
-    return any(path.endswith("(given twice)") and path.startswith(given) for path in ignored)
 
 
 def _shown(ignored: Sequence[str]) -> str:

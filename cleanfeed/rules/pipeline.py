@@ -46,10 +46,6 @@ def load_pipeline(name_or_path: str, overrides: Sequence[str] = ()) -> Pipeline:
     problem = check_rules(pipeline.rules, signals) or check_quality(pipeline.quality, signals)
     if problem is not None:
         raise MisuseError(problem.line(source.place(problem.path)))
-    reference = pipeline.quality.reference
-    if reference is not None and "://" not in reference and not Path(reference).exists():
-        place = source.place(("quality", "reference"))
-        raise MisuseError(one_line("no such reference file", place, f"'{reference}'", "an existing file"))
     return pipeline
 
 
@@ -125,7 +121,14 @@ def _override(source: Source, option: str) -> None:
         )
     position = _position(here, path, steps[-1], key)
     path = (*path, position)
-    _assign(here, path, text, key)
+    value = parse_value(text, key)
+    if isinstance(here, list) and value is None:
+        source.remove(path, key)
+        return
+    # A field called 7 or true is still text.
+    if is_text(path) and isinstance(value, bool | int | float):
+        value = text.strip()
+    here[position] = value
     source.overrides[path] = key
 
 
@@ -161,16 +164,3 @@ def _refuse(key: str, step: str, known: list[str], expected: str) -> NoReturn:
     # All names where they help: a long list beside the right guess only hides it.
     listed = f"{expected}: {', '.join(known)}" if known and not (hint and len(known) > 12) else expected
     raise MisuseError(one_line("no such setting", f"--set {key}", f"'{step}'", listed, hint))
-
-
-def _assign(here: Any, path: KeyPath, text: str, key: str) -> None:
-    """Put the value of an option in its place; an item of a list given as null is removed."""
-    value = parse_value(text, key)
-    last: Any = path[-1]
-    if isinstance(here, list) and value is None:
-        del here[last]
-        return
-    # A field called 7 or true is still text.
-    if is_text(path) and isinstance(value, bool | int | float):
-        value = text.strip()
-    here[last] = value

@@ -14,6 +14,9 @@ from cleanfeed.errors import MisuseError, one_line
 KeyPath = tuple[str | int, ...]
 """Where a value stands: keys of blocks and positions in lists, from the top."""
 
+REMOVED = -1
+"""Position of what an option took out of a list."""
+
 MOST_NODES = 100_000
 """Values in a document, aliases written out: a few lines of anchors can stand for more than memory holds."""
 
@@ -58,6 +61,28 @@ class Source:
         line = next((self.lines[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self.lines), None)
         file = self.name if line is None else f"{self.name}:{line}"
         return f"{file}: {self.dotted(path)}" if path else file
+
+    def remove(self, path: KeyPath, option: str) -> None:
+        """Remove an item of a list, as an option asked for; the items behind it keep their lines and options."""
+        *above, position = path
+        here: Any = self.data
+        for key in above:
+            here = here[key]
+        del here[position]
+        depth = len(above)
+
+        def moved(kept: KeyPath) -> KeyPath | None:
+            at = kept[depth] if kept[:depth] == tuple(above) and len(kept) > depth else None
+            if not isinstance(at, int) or not isinstance(position, int) or at < position:
+                return kept
+            return None if at == position else (*above, at - 1, *kept[depth + 1 :])
+
+        self.lines = {new: line for old, line in self.lines.items() if (new := moved(old)) is not None}
+        self.overrides = {
+            new: name for old, name in self.overrides.items() if (new := moved(old)) is not None
+        }
+        # A place below the list that is no item's: the option changed the block, not the item that moved up.
+        self.overrides[(*above, REMOVED)] = option
 
     def dotted(self, path: KeyPath) -> str:
         """Return the path as ``--set`` takes it: list items by their name where they have one."""

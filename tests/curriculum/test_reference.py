@@ -111,6 +111,7 @@ def test_a_reference_is_read_from_any_kind_of_input_and_field(tmp_path: Path):
         file.write(json.dumps({"text": PROSE[1], "body": LOGS[0]}) + "\n")
     found = reference_counts(str(tmp_path), BUCKETS, DocumentSettings())
     assert found.tolist() == count_features(texts(*PROSE), BUCKETS).tolist()
+    assert reference_counts(f"{tmp_path}/*", BUCKETS, DocumentSettings()).tolist() == found.tolist()
     body = reference_counts(str(tmp_path / "more.jsonl.gz"), BUCKETS, DocumentSettings(text_field="body"))
     assert body.tolist() == count_features(texts(LOGS[0]), BUCKETS).tolist()
 

@@ -177,6 +177,16 @@ def test_the_tables_know_what_each_id_starts_and_how_many_characters_begin_in_it
         (b"not json", "cannot read"),
         (b"{}", "no 'model'"),
         (b"[1]", "no 'model'"),
+        (b'{"model": 1}', "of another kind"),
+        (b'{"model": {"vocab": 1}}', "cannot read"),
+        (b'{"model": {"vocab": [1]}}', "cannot read"),
+        (
+            b'{"model": {"vocab": {"</s>": "x"}}, "added_tokens": [{"content": "</s>", "id": 0}]}',
+            "cannot read",
+        ),
+        (b'{"model": {"vocab": {}}, "added_tokens": [{"content": "</s>"}]}', "of another kind"),
+        (b'{"model": {"vocab": {}}, "added_tokens": [1]}', "of another kind"),
+        (b'{"model": {"vocab": {}}, "added_tokens": null}', "no end-of-text token"),
     ],
 )
 def test_a_file_that_is_no_tokenizer_is_refused_in_one_line(tmp_path: Path, content: bytes | None, part: str):

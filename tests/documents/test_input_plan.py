@@ -121,6 +121,16 @@ def test_a_file_given_twice_is_read_once(tmp_path: Path) -> None:
     assert len(plan.ignored) == 3
 
 
+@pytest.mark.parametrize("again", ["{}/./x.jsonl", "{}/*.jsonl", "{}/link.jsonl", "{}/../{}"])
+def test_an_input_of_nothing_but_files_that_were_given_before_is_no_mistake(
+    tmp_path: Path, again: str
+) -> None:
+    put(tmp_path, "x.jsonl")
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "x.jsonl")
+    spelled = again.format(tmp_path, tmp_path.name)
+    assert [file.source for file in plan_inputs([f"{tmp_path}/x.jsonl", spelled]).files] == ["x.jsonl"]
+
+
 def test_a_name_with_wildcard_characters_is_a_name_first(tmp_path: Path) -> None:
     put(tmp_path, "a[1].jsonl", "a1.jsonl")
     assert sources(f"{tmp_path}/a[1].jsonl") == ["a[1].jsonl"]
