@@ -1,15 +1,15 @@
 """The numbers of one rank go in; the numbers of all ranks, the same on each of them, come out.
 
-Each step needs one decision for all ranks, so the few numbers it rests on are shared first: every rank fills its own
-row of a ``[world, columns]`` table of float64 zeros, and one all-reduce (sum) completes the table everywhere. Adding
-zeros is exact, so the order in which ranks are added cannot matter, and the table still says whose NaN it was.
-Non-finite numbers never travel as such (a NaN would erase the sums of the others): they are counted in a column.
+Each step needs one decision for all ranks, so the few numbers it rests on are shared first: one all-gather gives every
+rank the same ``[world, columns]`` table of float64, row r from rank r. What is added up or compared, each rank works
+out from the table in the order of its rows, so the same bits come out everywhere, and the table says whose NaN it was.
 
 Works on gloo and NCCL; without ``torch.distributed`` nothing is sent.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -37,32 +37,38 @@ class Agreement:
         self._device = torch.device("cpu")
         if self.distributed and dist.get_backend(group) == "nccl":
             self._device = torch.device("cuda", torch.cuda.current_device())
+        self.broken: Exception | None = None
+        """Why this rank cannot go on; told to the others before they wait for it."""
 
     def table(self, row: Sequence[float]) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Return the rows of all ranks, shape [world, columns], float64; the same bits on every rank.
 
         Args:
-            row: Finite numbers of this rank; every rank gives as many.
+            row: Numbers of this rank; every rank gives as many.
         """
         mine = np.asarray(row, dtype=np.float64)[None, :]
         if self.world_size == 1:
             return mine
-        rows = torch.zeros((self.world_size, mine.shape[1]), dtype=torch.float64)
-        rows[self.rank] = torch.from_numpy(mine[0])
-        rows = rows.to(self._device)
-        dist.all_reduce(rows, group=self.group)
+        rows = torch.empty((self.world_size, mine.shape[1]), dtype=torch.float64, device=self._device)
+        dist.all_gather(list(rows), torch.from_numpy(mine[0]).to(self._device), group=self.group)
         return rows.cpu().numpy()
+
+    def total(self, row: Sequence[float]) -> list[float]:
+        """Return the sums over all ranks, column by column; the same bits on every rank."""
+        return list(row) if self.world_size == 1 else added(self.table(row))
 
     def on_first(self, make: Callable[[], Value]) -> Value:
         """Return on every rank what rank 0 makes; for rare events only, since it is pickled.
 
-        Whatever rank 0 raises is raised on every rank.
+        Whatever rank 0 raises is raised on every rank. Where it cannot go on it makes nothing, and raises that.
         """
         if self.world_size == 1:
             return make()
         box: list[Any] = [None]
         if self.rank == 0:
             try:
+                if self.broken is not None:
+                    raise self.broken
                 box = [(make(), None)]
             except Exception as error:  # noqa: BLE001 - the other ranks wait: they must hear of any error
                 box = [(None, error)]
@@ -82,6 +88,19 @@ class Agreement:
         dist.all_gather_object(values, value, group=self.group)
         return values
 
+    def alone(self, work: Callable[[], object]) -> None:
+        """Do what no other rank waits for, not a collective; where it fails, they hear of it in `all_well`."""
+        try:
+            work()
+        except Exception as error:
+            if self.world_size == 1:
+                raise
+            self.broken = self.broken or error
+
+    def all_well(self) -> None:
+        """Raise on every rank where any of them cannot go on."""
+        self.raise_first(self.broken, "training")
+
     def raise_first(self, error: Exception | None, doing: str) -> None:
         """Raise on every rank if any rank gives an error: its own on a rank that has one, else a line that names it."""
         errors = self.all(None if error is None else f"{type(error).__name__}: {error}")
@@ -91,3 +110,8 @@ class Agreement:
         if failed:
             rank, text = failed[0]
             raise TrainingError(one_line(f"{doing} failed on another rank", f"rank {rank}", got=text))
+
+
+def added(table: np.ndarray[Any, np.dtype[np.float64]]) -> list[float]:
+    """Return the sums of a table's columns, rounded once, so that the order of ranks cannot matter."""
+    return [math.fsum(column) for column in table.T.tolist()]

@@ -28,6 +28,27 @@ NO_SAMPLE = -1
 
 
 @dataclass(frozen=True, slots=True)
+class Counts:
+    """What one rank holds of a slot."""
+
+    labels: tuple[int, ...] = ()
+    """Label tokens of each of its micro-batches; rows where batches have no labels."""
+    samples: int = 0
+    """Its rows that are samples."""
+    tokens: int = 0
+    """Their tokens; code points where batches hold text."""
+    failed: bool = False
+    """It could not load its part."""
+
+    def row(self) -> list[float]:
+        """Return what is added up over all ranks."""
+        return [float(sum(self.labels)), float(self.samples), float(self.tokens), float(self.failed)]
+
+
+NOTHING = Counts()
+
+
+@dataclass(frozen=True, slots=True)
 class Shares:
     """What the micro-batches of this rank are of the whole."""
 
@@ -64,34 +85,36 @@ def sample_ids(batch: Any) -> npt.NDArray[np.int64]:
     return np.asarray(ids.cpu() if isinstance(ids, torch.Tensor) else ids, dtype=np.int64).reshape(-1)
 
 
-def share(
-    agreement: Agreement,
-    batches: Sequence[Any],
-    ids: Sequence[npt.NDArray[np.int64]],
-    *,
-    failed: bool = False,
-) -> Shares:
-    """Count what this rank holds, add up over all ranks (one small all-reduce), and weigh.
+def count(batches: Sequence[Any], ids: Sequence[npt.NDArray[np.int64]]) -> Counts:
+    """Return what a rank holds of a slot.
 
     Args:
-        agreement: Of the ranks.
-        batches: The micro-batches of this rank.
+        batches: Its micro-batches.
         ids: Their `sample_ids`.
-        failed: This rank could not load its part; it takes part with nothing, so that no other waits for it.
     """
-    labels = tuple(_labels(batch, rows) for batch, rows in zip(batches, ids, strict=True))
-    samples = sum(int((rows != NO_SAMPLE).sum()) for rows in ids)
-    tokens = sum(_tokens(batch, rows) for batch, rows in zip(batches, ids, strict=True))
-    total = [sum(labels), samples, tokens, int(failed)]
-    if agreement.world_size > 1:
-        total = agreement.table(total).sum(axis=0).astype(np.int64).tolist()
-    whole = max(1, total[0])
+    return Counts(
+        labels=tuple(_labels(batch, rows) for batch, rows in zip(batches, ids, strict=True)),
+        samples=sum(int((rows != NO_SAMPLE).sum()) for rows in ids),
+        tokens=sum(_tokens(batch, rows) for batch, rows in zip(batches, ids, strict=True)),
+    )
+
+
+def weigh(counts: Counts, totals: Sequence[float], world_size: int) -> Shares:
+    """Return what the micro-batches of a rank are of the whole.
+
+    Args:
+        counts: Of this rank.
+        totals: The rows of all ranks, added up.
+        world_size: Number of ranks.
+    """
+    labels, samples, tokens, failed = totals
+    whole = max(1.0, labels)
     return Shares(
-        labels=labels,
-        weights=tuple(agreement.world_size * count / whole for count in labels),
-        samples=total[1],
-        tokens=total[2],
-        failed=total[3] > 0,
+        labels=counts.labels,
+        weights=tuple(world_size * count / whole for count in counts.labels),
+        samples=int(samples),
+        tokens=int(tokens),
+        failed=failed > 0,
     )
 
 
@@ -120,3 +143,15 @@ def _tokens(batch: Mapping[str, Any], rows: npt.NDArray[np.int64]) -> int:
         values = mask.numpy()
         return int((values if real.all() else values[real]).sum())
     return int(mask.sum() if real.all() else mask[torch.from_numpy(real).to(mask.device)].sum())
+
+
+def share(
+    agreement: Agreement,
+    batches: Sequence[Any],
+    ids: Sequence[npt.NDArray[np.int64]],
+    *,
+    failed: bool = False,
+) -> Shares:
+    """Count what this rank holds, add up over all ranks, and weigh."""
+    counts = Counts(failed=True) if failed else count(batches, ids)
+    return weigh(counts, agreement.total(counts.row()), agreement.world_size)
