@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,11 +21,22 @@ from cleanfeed.curriculum.reference import reference_counts
 from cleanfeed.curriculum.writer import RESERVED
 from cleanfeed.documents.codecs import open_raw
 from cleanfeed.documents.hub import is_hub_name
+from cleanfeed.documents.patterns import split_pattern, would_match
 from cleanfeed.documents.plan import InputFile, Plan, check_columns, plan_inputs
 from cleanfeed.errors import MisuseError, one_line
 from cleanfeed.rules.pipeline import resolved
 from cleanfeed.settings import Pipeline
 from cleanfeed.signals.kernel import fingerprint as signals_version
+
+BUILT = (
+    "manifest.json",
+    "tokenizer.json",
+    "curriculum/00-stage/part-00000.parquet",
+    "rejected/part-00000.parquet",
+    "unreadable/part-00000.parquet",
+    "signals/part-00000.parquet",
+)
+"""A file of each kind that a build writes."""
 
 FINGERPRINT_BLOCKS, FINGERPRINT_BLOCK = 64, 16 * 1024
 
@@ -180,8 +192,10 @@ def _refuse_nesting(inputs: tuple[str, ...], out: AnyPath) -> None:
     for name in inputs:
         if is_hub_name(name):
             continue
+        name = name if "://" in name else str(Path(name).expanduser())
         source = whereabouts(name)
-        if (target == source or source in target.parents) and ("://" in name or Path(name).is_dir()):
+        inside = (target == source or source in target.parents) and ("://" in name or Path(name).is_dir())
+        if inside or _would_take(name, target):
             raise MisuseError(
                 one_line("--out lies inside an input", str(out), todo=f"Choose a folder outside {name}.")
             )
@@ -189,6 +203,25 @@ def _refuse_nesting(inputs: tuple[str, ...], out: AnyPath) -> None:
             raise MisuseError(
                 one_line("an input lies inside --out", name, todo=f"Choose a folder other than {out}.")
             )
+
+
+def _would_take(name: str, target: PurePosixPath) -> bool:
+    """Return whether an input is a glob that would match OUT, or a file that a build writes there, once it is there.
+
+    Told before the first build: one that goes on after a kill would read what the first has written.
+    """
+    split = split_pattern(name)
+    if split is None or split[0].endswith("://") or ("://" not in name and os.path.lexists(name)):
+        return False
+    folder, pattern = split
+    base = whereabouts(folder or ".")
+    if base not in target.parents:
+        return False
+    files = [(*target.relative_to(base).parts, *PurePosixPath(name).parts) for name in BUILT]
+    # What lies in a folder that matches is read, but not by a glob of addresses or by a recursive one.
+    walks = "://" not in folder and "**" not in pattern
+    folders = {file[:depth] for file in files for depth in range(1, len(file)) if walks}
+    return any(would_match(pattern, path) for path in [*files, *folders])
 
 
 def _refuse_own_output(plan: Plan, out: AnyPath) -> None:

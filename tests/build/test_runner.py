@@ -392,7 +392,7 @@ def test_a_glob_that_matches_files_of_out_is_refused(tmp_path: Path, run: Build)
     write_jsonl(tmp_path / "in" / "a.jsonl", RECORDS)
     run(tmp_path / "in" / "*.jsonl", out=tmp_path / "in" / "out")
     with pytest.raises(MisuseError, match="an input lies inside --out"):
-        run(str(tmp_path / "in" / "**" / "*"), out=tmp_path / "in" / "out", overwrite=True)
+        run(str(tmp_path / "in" / "*" / "*" / "*_good" / "*"), out=tmp_path / "in" / "out", overwrite=True)
     verify(str(tmp_path / "in" / "out"))
 
 
@@ -458,16 +458,68 @@ def test_a_reference_that_holds_no_text_is_misuse(tmp_path: Path, run: Build):
     write_jsonl(tmp_path / "ref.jsonl", [{"id": 1, "body": "x"}])
     with pytest.raises(MisuseError, match=r"quality\.reference: .*ref\.jsonl"):
         run(source, sets=[f"quality={{reference: {tmp_path}/ref.jsonl}}"], overwrite=True)
+    with pytest.raises(MisuseError, match=r"quality\.reference: an input does not exist: .*gone\.jsonl"):
+        run(source, sets=[f"quality={{reference: {tmp_path}/gone.jsonl}}"], overwrite=True)
     assert tree(tmp_path / "out") == before
 
 
-def test_out_inside_an_input_and_an_input_inside_out_are_refused(tmp_path: Path, run: Build):
-    source = write_jsonl(tmp_path / "in" / "a.jsonl", RECORDS)
-    with pytest.raises(MisuseError, match="--out lies inside an input"):
-        run(tmp_path / "in", out=tmp_path / "in" / "out")
-    with pytest.raises(MisuseError, match="an input lies inside --out"):
-        run(source, out=tmp_path / "in")
-    assert sorted(tree(tmp_path)) == ["in/a.jsonl"]
+@pytest.mark.parametrize(
+    ("given", "out", "which"),
+    [
+        ("in", "in/out", "--out lies inside an input"),
+        ("in", "in", "--out lies inside an input"),
+        ("in", "link", "--out lies inside an input"),
+        ("in", "link/out", "--out lies inside an input"),
+        ("link", "in/out", "--out lies inside an input"),
+        ("file://{}/in", "in/out", "--out lies inside an input"),
+        ("in", "file://{}/in/out", "--out lies inside an input"),
+        ("in/sub/..", "in/out", "--out lies inside an input"),
+        ("~/in", "in/out", "--out lies inside an input"),
+        ("in/a.jsonl", "in", "an input lies inside --out"),
+        ("in/a.jsonl", "link", "an input lies inside --out"),
+        ("link/a.jsonl", "in", "an input lies inside --out"),
+        ("in/sub", "in", "an input lies inside --out"),
+        ("in/*.jsonl", "in", "an input lies inside --out"),
+        ("elsewhere.jsonl", "in", "an input lies inside --out"),
+        # Globs that match nothing of OUT as yet: but a build that goes on after a kill would read itself.
+        ("in/*", "in/out", "--out lies inside an input"),
+        ("i*", "in/out", "--out lies inside an input"),
+        ("link/*", "in/sub/out", "--out lies inside an input"),
+        ("in/*/*/*", "in/out", "--out lies inside an input"),
+        ("in/**", "in/out", "--out lies inside an input"),
+        ("in/**/part-*", "in/sub/out", "--out lies inside an input"),
+        ("in/*/*.json", "in/out", "--out lies inside an input"),
+        ("file://{}/in/**", "in/out", "--out lies inside an input"),
+    ],
+)
+def test_out_inside_an_input_and_an_input_inside_out_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Build, given: str, out: str, which: str
+):
+    write_jsonl(tmp_path / "in" / "a.jsonl", RECORDS)
+    (tmp_path / "in" / "sub").mkdir()
+    (tmp_path / "link").symlink_to("in")
+    (tmp_path / "elsewhere.jsonl").symlink_to("in/a.jsonl")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    given, out = given.format(tmp_path), out.format(tmp_path)
+    with pytest.raises(MisuseError, match=f"^{which}: "):
+        run(given, out=out)
+    assert sorted(tree(tmp_path)) == ["elsewhere.jsonl", "in/a.jsonl"]
+
+
+@pytest.mark.parametrize(
+    "given", ["in/*.jsonl", "in/**/*.jsonl", "in/a*", "in/[a]*", "in/*/*.jsonl", "odd/[x]"]
+)
+def test_a_glob_that_matches_nothing_a_build_writes_may_stand_beside_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Build, given: str
+):
+    write_jsonl(tmp_path / "in" / "a.jsonl", RECORDS)
+    write_jsonl(tmp_path / "in" / "sub" / "b.jsonl", RECORDS)
+    write_jsonl(tmp_path / "odd" / "[x]" / "c.jsonl", RECORDS)
+    monkeypatch.chdir(tmp_path)
+    out = "odd/x" if given.startswith("odd") else "in/out"
+    assert not run(given, out=out).already_done
+    assert run(given, out=out).already_done
 
 
 def test_a_field_no_record_has_is_misuse_and_leaves_nothing_behind(tmp_path: Path, run: Build):
