@@ -52,6 +52,15 @@ def request_of(work: AnyPath) -> str | None:
     return msgspec.json.decode(line, type=_Header).request if line.endswith(b"\n") else None
 
 
+def drop_journal(work: AnyPath) -> None:
+    """Let a work folder hold no unfinished build, on disk, before anything else of it goes.
+
+    A journal that outlives what it names would be believed.
+    """
+    (work / JOURNAL_NAME).unlink(missing_ok=True)
+    sync([work])
+
+
 class Journal:
     """What a build has finished, in a form that is believed after any crash.
 
@@ -163,6 +172,8 @@ class _ObjectLog:
                 yield _entry(data)
 
     def begin(self, request: str) -> None:
+        # Entries of a journal that was dropped, if whoever dropped it was killed before they went.
+        self._folder.remove_below(self._folder.sizes())
         self._header.put(msgspec.json.encode(_Header(request)) + b"\n")
 
     def append(self, entry: _Entry) -> None:

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from cleanfeed.build.finished import MANIFEST_NAME
-from cleanfeed.build.journal import JOURNAL_NAME, has_journal, request_of
+from cleanfeed.build.journal import drop_journal, has_journal, request_of
 from cleanfeed.build.lock import LOCK_NAME
 from cleanfeed.build.manifest import read_manifest
 from cleanfeed.build.tasks import work_folder
-from cleanfeed.curriculum.durable import ASIDE_SUFFIX, move, remove_tree
+from cleanfeed.curriculum.durable import ASIDE_SUFFIX, move, remove_tree, sync, write_bytes
 from cleanfeed.curriculum.paths import AnyPath, ObjectPath, sizes_below
 from cleanfeed.errors import CleanfeedError, MisuseError, one_line
 
@@ -78,29 +78,54 @@ def strangers(out: AnyPath) -> list[str]:
 def drop_asides(out: AnyPath) -> None:
     """Remove what writers that were killed have left under names of their own; in a store they leave nothing."""
     if isinstance(out, Path):
-        for pattern in (work_folder(out).name + "/*", *PARTS):
+        for pattern in (work_folder(out).name + "/*", *PARTS, MANIFEST_NAME):
             for left in out.glob(pattern + ASIDE_SUFFIX):
                 left.unlink()
 
 
 def drop_unfinished(out: AnyPath, request: str) -> None:
-    """Remove an unfinished build of another request, and the parts it has already written."""
+    """Remove an unfinished build of another request, and the parts it has already written.
+
+    Killed, it leaves a list of what is still to be removed: :func:`take_up_removal` goes on with that.
+    """
     work = work_folder(out)
     if request_of(work) in (None, request):
         return
-    if not (out / MANIFEST_NAME).exists():
+    aside = work / OLD_MANIFEST_NAME
+    if (out / MANIFEST_NAME).exists():
+        aside.unlink(missing_ok=True)
+    else:
         # It had begun to write, so what it was to replace was already being removed.
-        _remove(out, [name for name in sizes_below(out) if any(fnmatchcase(name, part) for part in PARTS)])
+        parts = [name for name in sizes_below(out) if any(fnmatchcase(name, part) for part in PARTS)]
+        files = [{"path": name} for name in sorted({*parts, *_listed(aside)})]
+        write_bytes(aside, json.dumps({"files": files}).encode())
+    drop_journal(work)
+    _empty(work, but=(LOCK_NAME, OLD_MANIFEST_NAME))
+
+
+def take_up_removal(out: AnyPath) -> None:
+    """Remove what an unfinished build that was dropped has left, where that was interrupted or has not begun."""
+    work = work_folder(out)
+    if (work / OLD_MANIFEST_NAME).exists() and not has_journal(work):
         remove_old(out)
+
+
+def _empty(work: AnyPath, but: tuple[str, ...]) -> None:
+    """Remove what is in a work folder, except what has a name that begins like one of ``but``."""
     if isinstance(work, ObjectPath):
-        names = [name for name in work.sizes() if not name.startswith(LOCK_NAME)]
-        # The journal's head goes last: until then this is taken up again.
-        work.remove_below(name for name in names if name != JOURNAL_NAME)
-        work.remove_below([JOURNAL_NAME])
+        work.remove_below(name for name in work.sizes() if not name.startswith(but))
         return
     for path in work.iterdir():
-        if path.name != LOCK_NAME:
+        if not path.name.startswith(but):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _listed(manifest: AnyPath) -> list[str]:
+    """Return the files that a manifest lists; none where there is none, or none that can be read."""
+    if manifest.exists():
+        with suppress(ValueError, TypeError, KeyError):
+            return [entry["path"] for entry in json.loads(manifest.read_bytes())["files"]]
+    return []
 
 
 def remove_old(out: AnyPath) -> None:
@@ -113,16 +138,17 @@ def remove_old(out: AnyPath) -> None:
     aside = work / OLD_MANIFEST_NAME
     if (out / MANIFEST_NAME).exists():
         move(out / MANIFEST_NAME, aside)
+        sync([aside])
     if not aside.exists():
         return
-    with suppress(ValueError, TypeError, KeyError):
-        _remove(out, [entry["path"] for entry in json.loads(aside.read_bytes())["files"]])
+    _remove(out, _listed(aside))
     if isinstance(out, Path):
         for folder in sorted(
             (path for path in out.rglob("*") if path.is_dir() and path != work), reverse=True
         ):
             with suppress(OSError):
                 folder.rmdir()
+    sync([aside])
     aside.unlink()
 
 
@@ -137,7 +163,13 @@ def _remove(out: AnyPath, names: list[str]) -> None:
 
 def forget(out: AnyPath) -> None:
     """Leave ``out`` without the work folder of a build that has written nothing else, and without itself if empty."""
-    remove_tree(work_folder(out))
+    remove_work(out)
     if isinstance(out, Path):
         with suppress(OSError):
             out.rmdir()
+
+
+def remove_work(out: AnyPath) -> None:
+    """Remove the work folder. Killed, it leaves no unfinished build, only files that the next one removes."""
+    drop_journal(work_folder(out))
+    remove_tree(work_folder(out))

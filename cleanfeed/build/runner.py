@@ -41,7 +41,9 @@ from cleanfeed.build.occupied import (
     forget,
     refuse_occupied,
     remove_old,
+    remove_work,
     strangers,
+    take_up_removal,
 )
 from cleanfeed.build.place import place
 from cleanfeed.build.queries import disk_errors, repeated_ids
@@ -50,7 +52,7 @@ from cleanfeed.build.settle import Settled, samples_path, settle, settled_files
 from cleanfeed.build.spool import Spool
 from cleanfeed.build.tasks import Segment, Task, task_bytes, tasks_of
 from cleanfeed.curriculum.duplicates import DuplicateCounts
-from cleanfeed.curriculum.durable import remove_tree, write_bytes, written_aside
+from cleanfeed.curriculum.durable import write_bytes, written_aside
 from cleanfeed.curriculum.paths import AnyPath, copies_dropped
 from cleanfeed.curriculum.stages import Tiers
 from cleanfeed.errors import CleanfeedError, MisuseError, NothingReadableError, one_line
@@ -103,7 +105,7 @@ def _found_or_built(prepared: Prepared, progress: Progress) -> tuple[dict[str, A
     with copies_dropped(work), only_build(work) as still_ours:
         # What was seen before the lock was taken may have changed since.
         if done := _already_done(prepared):
-            remove_tree(work)
+            remove_work(prepared.context.out)
             return done, True
         with _opened(prepared, progress, still_ours) as journal:
             return _built(prepared, journal, progress, still_ours), False
@@ -125,12 +127,13 @@ def _opened(prepared: Prepared, progress: Progress, still_ours: Callable[[], Non
     """
     out, work, overwrite = prepared.context.out, prepared.context.work, prepared.request.overwrite
     try:
+        if overwrite:
+            drop_unfinished(out, prepared.journal_key)
+        take_up_removal(out)
         if not overwrite:
             refuse_occupied(out, finished_build(out, overwrite=False))
-        else:
-            drop_unfinished(out, prepared.journal_key)
-            if others := strangers(out) if request_of(work) is None else []:
-                progress.note(f"left in {out}, not ours: {_some(others)}")
+        elif others := strangers(out) if request_of(work) is None else []:
+            progress.note(f"left in {out}, not ours: {_some(others)}")
         journal = Journal(work, prepared.journal_key, still_ours)
     except CleanfeedError:
         if request_of(work) is None:
@@ -151,7 +154,7 @@ def _built(
             manifest = run.manifest()
         still_ours()
         write_manifest(out, manifest)
-        remove_tree(prepared.context.work)
+        remove_work(out)
     except disk_errors() as error:
         raise CleanfeedError(_stopped(out, error, begun=True)) from error
     except (MisuseError, NothingReadableError):
@@ -216,7 +219,7 @@ class _Run:
         if not any(one.documents for one in measured):
             raise NothingReadableError(self._nothing(measured))
         self._say_what_is_missing(measured)
-        remove_old(self.context.out)
+        self._remove_old()
         settled = self._settled(measured)
         tiers = Tiers(self.prepared.request.pipeline.curriculum, _histogram(settled))
         totals, files = self._placed(tiers, _segments(self.tasks, measured))
@@ -229,6 +232,12 @@ class _Run:
         return make_manifest(
             self.prepared, measured, settled, totals, files, self._duplicate_ids(files), self.duplicates
         )
+
+    def _remove_old(self) -> None:
+        """Remove what this build replaces, once: a manifest that is there afterwards is its own."""
+        if self.journal.done("removed", 0, bool) is None:
+            remove_old(self.context.out)
+            self.journal.enter("removed", 0, True)
 
     def _measured(self) -> list[Measured]:
         self.progress.phase("measure", sum(task.bytes for task in self.tasks), "bytes")
