@@ -161,7 +161,7 @@ def _records(
 ) -> Iterator[Columns]:
     """Yield the records of a batch in parts of about ``batch_bytes``."""
     rows = max(1, min(BATCH_ROWS, batch_bytes * batch.num_rows // max(1, batch.nbytes)))
-    if any(pa.types.is_dictionary(kind) for kind in batch.schema.types):
+    if any(pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind) for kind in batch.schema.types):
         rows = min(rows, DICTIONARY_ROWS)
     for start in range(0, batch.num_rows, rows):
         part = batch.slice(start, rows)

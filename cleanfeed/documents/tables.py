@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import numpy as np
@@ -49,7 +50,7 @@ def check_schema(schema: pa.Schema, fields: Fields, where: str, *, empty: bool =
         empty: The file has no rows, so a missing column hurts nothing.
 
     Raises:
-        MisuseError: The text column is missing or of another type, or the id or quality column cannot be used.
+        MisuseError: The text column is missing or of another type, or the id, quality or a kept column cannot be used.
     """
     names = fields.names
     path = find_field(schema, names[TEXT])
@@ -88,6 +89,17 @@ def check_schema(schema: pa.Schema, fields: Fields, where: str, *, empty: bool =
                 todo="Name another field with --id-field.",
             )
         )
+    for slot in (ID, *fields.kept):
+        path = find_field(schema, names[slot])
+        if path is not None and not _can_be_strings(type_of(schema, path)):
+            raise MisuseError(
+                one_line(
+                    "a column holds what cannot be written as text",
+                    f"{where}, column {names[slot]!r}",
+                    got=str(type_of(schema, path)),
+                    todo="Leave it out, or write the column as strings.",
+                )
+            )
     path = None if fields.quality is None else find_field(schema, fields.quality)
     if path is not None and not _is_number(type_of(schema, path)):
         raise MisuseError(
@@ -106,7 +118,7 @@ def _nearby(kind: pa.DataType, name: str) -> str:
         inner = [field.name for field in kind if _is_text(field.type)]
         if inner:
             return f"Pick a field inside it: --text-field {name}.{inner[0]}."
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+    if _is_bytes(_values(kind)):
         return "Bytes are not decoded silently: write the column as UTF-8 strings."
     return "Name a nested field with dots (--text-field a.b), or write the column as strings."
 
@@ -213,13 +225,40 @@ def _text_bytes(texts: pa.LargeStringArray) -> int:
 
 
 def _values(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the values, also where they are stored once each."""
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
+    """Return the type of the values, also where they are stored once each or once a run, or have a type's own name."""
+    while True:
+        if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+            kind = kind.value_type
+        elif isinstance(kind, pa.BaseExtensionType):
+            kind = kind.storage_type
+        else:
+            return kind
+
+
+def _plain(column: Any) -> Any:
+    """Return a column of the same values, whose type is what :func:`_values` says."""
+    while column.type != _values(column.type):
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        elif pa.types.is_run_end_encoded(column.type):
+            column = pc.run_end_decode(column)
+        else:
+            column = column.storage
+    return column
 
 
 def _is_text(kind: pa.DataType) -> bool:
     kind = _values(kind)
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_binary_view(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    )
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -233,29 +272,58 @@ def _is_number(kind: pa.DataType) -> bool:
 
 def _as_text(column: Any, to: pa.DataType) -> Any:
     """Return strings of any layout in one layout. The bytes are not looked at."""
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    return column.cast(to, safe=False)
+    return _plain(column).cast(to, safe=False)
+
+
+def _can_be_strings(kind: pa.DataType) -> bool:
+    try:
+        _as_strings(pa.nulls(1, kind))
+    except pa.ArrowException:
+        return False
+    return True
 
 
 def _as_strings(column: Any) -> Any:
     """Return single values as text: numbers as they are written, bytes in hex, anything nested as JSON."""
-    kind = _values(column.type)
+    is_uuid = getattr(column.type, "extension_name", "") == "arrow.uuid"
+    column = _plain(column)
+    kind = column.type
     if _is_text(kind) or pa.types.is_null(kind):
         return _as_text(column, pa.string())
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
     if pa.types.is_floating(kind):
         # Not-a-number is how data frames write a missing value.
         column = pc.if_else(pc.is_nan(column), pa.scalar(None, kind), column)
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
-        return pa.array([None if value is None else value.hex() for value in column.to_pylist()], pa.string())
-    if pa.types.is_nested(kind):
-        encode = msgspec.json.Encoder(enc_hook=str).encode
-        return pa.array(
-            [None if value is None else encode(value) for value in column.to_pylist()], pa.string()
-        )
-    return column.cast(pa.string())
+    write: Callable[[Any], str | bytes]
+    if is_uuid:
+        write = _uuid
+    elif _is_bytes(kind):
+        write = bytes.hex
+    elif pa.types.is_nested(kind):
+        write, column = msgspec.json.Encoder(enc_hook=str).encode, column.cast(_spelt(kind))
+    else:
+        return column.cast(pa.string())
+    return pa.array([None if value is None else write(value) for value in column.to_pylist()], pa.string())
+
+
+def _uuid(value: bytes) -> str:
+    return str(UUID(bytes=value))
+
+
+def _spelt(kind: pa.DataType) -> pa.DataType:
+    """Return a type with dates and times inside it as text, as they are outside: not all of them exist in Python."""
+    if pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_spelt(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_spelt(kind.key_type), _spelt(kind.item_type))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_spelt(kind.value_type), kind.list_size)
+    if pa.types.is_list(kind) or pa.types.is_list_view(kind):
+        return pa.list_(_spelt(kind.value_type))
+    if pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind):
+        return pa.large_list(_spelt(kind.value_type))
+    return kind
 
 
 def _as_numbers(column: Any) -> Any:
