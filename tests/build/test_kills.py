@@ -79,6 +79,41 @@ except CleanfeedError as error:
     sys.exit(1)
 """
 
+INTERRUPTED = """
+import os, signal, sys
+from contextlib import contextmanager
+from cleanfeed.build import tasks
+from cleanfeed.cli import progress
+from cleanfeed.cli.main import main
+
+phase, *words = sys.argv[1:]
+tasks.TASK_BYTES = tasks.TOKENISED_TASK_BYTES = 4096
+sys.argv[1:] = words
+
+
+class Acting:
+    compiling = note = lambda self, *arguments: None
+
+    def phase(self, name, total, unit):
+        self.name = name
+
+    def advance(self, amount):
+        if self.name == phase:
+            os.killpg(0, signal.SIGINT)
+
+
+@contextmanager
+def acting():
+    yield Acting()
+
+
+progress.progress = acting
+# Whoever runs the tests in the background may have them ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(main())
+"""
+"""The command, at a terminal where Ctrl-C is pressed: all of its processes get the signal, again and again."""
+
 Undisturbed = tuple[Path, dict[str, bytes]]
 
 
@@ -149,6 +184,22 @@ def test_a_build_killed_at_a_random_moment_ends_the_same(
             except subprocess.TimeoutExpired:
                 # Half the time with its workers, half the time alone: then they must see that it is gone.
                 os.killpg(process.pid, signal.SIGKILL) if number % 2 else process.kill()
+    finished(source, out, expected)
+
+
+@pytest.mark.parametrize("phase", ["settle"] if QUICK else PHASES)
+def test_ctrl_c_ends_a_build_in_a_line_and_the_same_command_goes_on(
+    tmp_path: Path, undisturbed: Undisturbed, phase: str
+):
+    source, expected = undisturbed
+    out = tmp_path / "out"
+    words = ["build", str(source), "--out", str(out), "--tokenizer", TOKENIZER, "--workers", "2"]
+    command = [sys.executable, "-c", INTERRUPTED, phase, *words]
+    done = subprocess.run(command, start_new_session=True, capture_output=True, text=True, check=False)
+    said = f"interrupted: cleanfeed build {out}. Run the same command again to go on where it stopped.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", said)
+    assert not (out / "manifest.json").exists()
+    assert (out / ".work" / "journal.jsonl").exists()
     finished(source, out, expected)
 
 
