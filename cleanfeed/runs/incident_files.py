@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec.structs import replace
 
@@ -53,7 +54,7 @@ def write_incident(run: RunDir, incident: Incident, suspects: pa.Table | None = 
     Args:
         run: The run directory.
         incident: What happened so far.
-        suspects: Rows of the suspects, see :func:`suspect_rows`; None leaves those that are there.
+        suspects: Rows of the suspects, see :func:`suspect_rows`; those that are there stay, but for the same samples.
 
     Raises:
         OSError: The disk is full, or the folder cannot be written; what was there before still is.
@@ -92,6 +93,14 @@ def _encode(incident: Incident) -> bytes:
 
 
 def _write_suspects(path: Path, suspects: pa.Table) -> None:
+    """Write rows of suspects, and after them those of other samples that an earlier answer has left."""
+    try:
+        before = pq.read_table(path, memory_map=False) if path.is_file() else None
+    except (pa.ArrowException, OSError):
+        before = None  # nothing of it can be read any more
+    if before is not None and "sample_hash" in before.column_names:
+        known = pc.is_in(before["sample_hash"], value_set=suspects["sample_hash"].combine_chunks())
+        suspects = pa.concat_tables([suspects, before.filter(pc.invert(known))], promote_options="default")
     with written_aside(path) as aside:
         pq.write_table(suspects, aside, compression="zstd", write_page_checksum=True)
         sync([aside])

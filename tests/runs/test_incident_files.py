@@ -57,6 +57,23 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert suspects["slot"].to_pylist() == [None, None]
 
 
+def test_a_later_answer_leaves_the_rows_of_the_samples_it_does_not_name(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    write_incident(run, incident(1), suspect_rows(ROWS, {"step": [5, 5]}))
+    write_incident(run, incident(1), suspect_rows(ROWS.slice(1), {"step": [6]}))
+    suspects = read_suspects(run, 1)
+    assert suspects is not None
+    assert suspects.select(["doc_id", "step"]).to_pylist() == [
+        {"doc_id": "b", "step": 6},
+        {"doc_id": "a", "step": 5},
+    ]
+    (tmp_path / "incidents/0001/suspects.parquet").write_bytes(b"damaged")
+    write_incident(run, incident(1), suspect_rows(ROWS, {}))
+    again = read_suspects(run, 1)
+    assert again is not None
+    assert again["doc_id"].to_pylist() == ["a", "b"]
+
+
 def test_excerpts_are_short_unless_the_whole_text_is_asked_for() -> None:
     short = suspect_rows(ROWS, {})
     assert short["excerpt"].to_pylist() == ["short", ("long " * 1000)[:EXCERPT_CHARS]]
