@@ -85,7 +85,7 @@ class Log:
     rows: list[dict[str, Any]] = field(default_factory=list)
     """Rows with ``step`` and ``loss`` and whatever else there was, under our names, in the order written."""
     left_out: int = 0
-    """Lines without a step or a loss."""
+    """Lines without a step, or without a loss."""
 
 
 def read_log(path: str, chosen: Mapping[str, str | None] | None = None) -> Log:
@@ -108,7 +108,9 @@ def read_log(path: str, chosen: Mapping[str, str | None] | None = None) -> Log:
         if wanted:
             got = ", ".join(f"{key} = {name}" for key, name in wanted.items())
             raise MisuseError(one_line("a ledger names its own columns", path, got, todo="Leave them out."))
-        log = Log("ledger", rows=list(_ledger_rows(read_ledger(run))))
+        rows = list(_ledger_rows(read_ledger(run)))
+        log = Log("ledger", rows=[row for row in rows if "loss" in row])
+        log.left_out = len(rows) - len(log.rows)
     elif place.is_dir() or "tfevents" in place.name:
         from cleanfeed.training.tensorboard_log import read_scalars
 
@@ -149,8 +151,9 @@ def _named(kind: str, rows: Iterable[Mapping[str, Any]], path: str, wanted: Mapp
             for ours, theirs in log.names.items()
             if (value := _value(line.get(theirs), text=ours in TEXT)) is not None
         }
-        if "step" in row:
-            row["step"] = int(row["step"])
+        step = row.pop("step", math.nan)
+        if math.isfinite(step):
+            row["step"] = int(step)
         last = log.rows[-1] if log.rows else None
         if (
             last is not None
@@ -213,15 +216,23 @@ def _value(value: Any, *, text: bool) -> Any:
 
 def _ledger_rows(lines: Iterable[LedgerLine]) -> Iterator[dict[str, Any]]:
     for line in lines:
+        loss, norm = _told(line.loss, line.grad_norm, line.finite)
         row: dict[str, Any] = {
             "step": line.step,
-            "loss": line.loss if line.loss is not None else math.nan,
-            "grad_norm": line.grad_norm,
+            "loss": loss,
+            "grad_norm": norm,
             "worst_micro_loss": line.worst_micro_loss,
             "stage": str(line.stage),
             **line.metrics,
         }
         yield {key: value for key, value in row.items() if value is not None}
+
+
+def _told(loss: Any, norm: Any, finite: bool) -> tuple[Any, Any]:
+    """Return loss and norm with what a ledger writes as null: one of them, the loss first, was NaN or infinite."""
+    if finite or (loss is not None and norm is not None):
+        return loss, norm
+    return (math.nan, norm) if loss is None else (loss, math.inf)
 
 
 def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -247,7 +258,8 @@ def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
                 "not a log", str(path), "bytes", "a run directory, CSV, JSON Lines or TensorBoard events"
             )
         ) from error
-    lines = text.splitlines()
+    # Not splitlines: a string of JSON may hold other line ends, such as U+2028.
+    lines = text.rstrip().split("\n")
     if path.suffix.lower() == ".json":
         yield from _whole(text, path)
         return
@@ -267,9 +279,10 @@ def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _ledger_line(value: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a line; one of a ledger says with ``finite`` that a null loss was NaN or Inf."""
-    if value.get("finite") is False and value.get("loss") is None:
-        value = {**value, "loss": math.nan}
+    """Yield a line; one of a ledger says with ``finite`` that a null was NaN or Inf."""
+    if value.get("finite") is False:
+        loss, norm = _told(value.get("loss"), value.get("grad_norm"), finite=False)
+        value = {**value, "loss": loss, "grad_norm": norm}
     metrics = value.get("metrics")
     yield {**metrics, **value} if isinstance(metrics, dict) else value
 

@@ -330,3 +330,44 @@ def test_steps_that_no_statistical_rule_judges_are_counted(
     assert main(["backtest", str(path), "--set", "grace=70"]) == 0
     told = f"70 lines lie in the grace and {found.in_new_context} in a stage that is new"
     assert told in capsys.readouterr().out
+
+
+def test_a_step_that_is_no_number_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("step,loss\n1,3.0\nnan,3.0\ninf,3.0\n2,2.5\n")
+    log = read_log(str(path))
+    assert ([row["step"] for row in log.rows], log.left_out) == ([1, 2], 2)
+
+
+def test_line_ends_inside_a_json_string_do_not_end_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text(
+        '{"step": 1, "loss": 3.0, "note": "a\u2028b\x85c"}\n{"step": 2, "loss": 2.5}\n\n{"step": 3, "lo'
+    )
+    assert [row["loss"] for row in read_log(str(path)).rows] == [3.0, 2.5]
+
+
+def test_a_ledger_tells_a_norm_that_was_not_finite_from_one_that_was_not_given(tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = [
+        {"loss": 3.0, "grad_norm": None, "finite": True},
+        {"loss": 3.0, "grad_norm": None, "finite": False},
+        {"loss": None, "grad_norm": 1.0, "finite": False},
+        {"loss": None, "grad_norm": 1.0, "finite": True},
+    ]
+    rest = {"attempt": 1, "epoch": 0, "stage": 0, "batch_hash": "", "samples": 1, "tokens": 1, "time": 0.0}
+    rest |= {"worst_micro_loss": None, "lr": None}
+    text = "".join(
+        json.dumps({"step": at, "slot": at, **rest, **line}) + "\n" for at, line in enumerate(lines)
+    )
+    run = RunDir(tmp_path / "run")
+    run.ledger.mkdir(parents=True)
+    run.attempt_lines(1).write_text(text)
+    (tmp_path / "log.jsonl").write_text(text)
+    for path in (run.root, tmp_path / "log.jsonl"):
+        log = read_log(str(path))
+        assert [(row["step"], repr(row["loss"]), row.get("grad_norm")) for row in log.rows] == [
+            (0, "3.0", None),
+            (1, "3.0", float("inf")),
+            (2, "nan", 1.0),
+        ]
+        assert log.left_out == 1
