@@ -108,10 +108,6 @@ def test_an_update_replaces_the_incident_and_keeps_the_suspects(tmp_path: Path) 
     suspects = read_suspects(run, 1)
     assert suspects is not None
     assert suspects.num_rows == 2
-    write_incident(run, incident(1), suspect_rows(ROWS.slice(0, 1), {}))
-    suspects = read_suspects(run, 1)
-    assert suspects is not None
-    assert suspects.num_rows == 1
 
 
 def test_numbers_that_json_cannot_hold_become_null(tmp_path: Path) -> None:
