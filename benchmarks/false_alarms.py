@@ -2,9 +2,11 @@
 
 ``python benchmarks/false_alarms.py [--steps N] [--seeds K] [--kind NAME]``. Every kind drifts: the loss falls like a
 power of the step and wanders, the gradient norm grows threefold, both noises slowly widen and narrow by a half, and
-every 100,000 steps a new stage begins at another level. ``student-t…`` is heavy-tailed, loss and norm apart;
-``correlated`` Gaussian with a correlation of 0.5; ``autocorrelated`` Student-t(5) with 0.5 from step to step;
-``joint-t4`` the worst case, Student-t(4) whose extremes come in loss and norm at once.
+every 100,000 steps a new stage begins at another level. The losses of the samples of a batch stray from its mean with
+noise of the same kind. ``student-t…`` is heavy-tailed, loss and norm apart; ``correlated`` Gaussian with a correlation
+of 0.5; ``autocorrelated`` Student-t(5) with 0.5 from step to step; ``stages`` Student-t(4) with a new stage every 500
+steps, each at another level with a half to twice the noise; ``joint-t4`` the worst case, Student-t(4) whose extremes
+come in loss and norm at once.
 """
 
 from __future__ import annotations
@@ -15,12 +17,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from cleanfeed.training.metrics import Metrics
+from cleanfeed.training.metrics import SAMPLE_HIGH, SAMPLE_LOW, Metrics
 from cleanfeed.training.policy import Policy
 from cleanfeed.training.watch import Watch
 
 CHUNK = 50_000
 STAGE = 100_000
+SHORT_STAGE = 500
+SAMPLES = 16
+"""Samples of a batch."""
+SAMPLE_NOISE = 0.12
+"""Scale of the noise of a sample's loss, as a share of the loss."""
+EASIEST = 0.1
+"""Least loss of a sample, as a share of the loss: documents that are known by heart."""
 LOSS_NOISE = 0.015
 """Scale of the loss's noise as a share of the loss."""
 NORM_NOISE = 0.25
@@ -40,6 +49,8 @@ def noise(kind: str, rng: np.random.Generator, steps: int) -> np.ndarray:
         return rng.standard_normal(shape)
     if kind.startswith("student-t"):
         return student(rng, float(kind.removeprefix("student-t")), shape)
+    if kind == "stages":
+        return student(rng, 4.0, shape)
     if kind == "autocorrelated":
         return autocorrelated(rng, steps, 0.5)
     if kind == "correlated":
@@ -58,7 +69,7 @@ def autocorrelated(rng: np.random.Generator, steps: int, share: float) -> np.nda
     return fresh
 
 
-KINDS = ("gaussian", "student-t4", "student-t3", "correlated", "autocorrelated", "joint-t4")
+KINDS = ("gaussian", "student-t4", "student-t3", "correlated", "autocorrelated", "joint-t4", "stages")
 
 
 def healthy(kind: str, steps: int, seed: int) -> Iterator[Metrics]:
@@ -68,8 +79,9 @@ def healthy(kind: str, steps: int, seed: int) -> Iterator[Metrics]:
     for begin in range(0, steps, CHUNK):
         size = min(CHUNK, steps - begin)
         step = np.arange(begin, begin + size)
-        stage = step // STAGE
-        raw = noise(kind, rng, size) * (1.0 + 0.5 * np.sin(step / 7_000.0))[:, None]
+        stage = step // (SHORT_STAGE if kind == "stages" else STAGE)
+        wide = 2.0 ** ((stage * 5 % 9) / 4.0 - 1.0) if kind == "stages" else np.ones(size)
+        raw = noise(kind, rng, size) * (wide * (1.0 + 0.5 * np.sin(step / 7_000.0)))[:, None]
         walk = walked(rng, wander, size)
         wander = walk[-1]
         level = (1.9 + 9.0 * (1.0 + step / 50.0) ** -0.6) * (1.0 + 0.1 * (stage * 7 % 5))
@@ -78,9 +90,22 @@ def healthy(kind: str, steps: int, seed: int) -> Iterator[Metrics]:
         micro = (
             np.abs(noise(kind, rng, size)[:, 0]) * 2.0
         )  # how far the worst micro-batch lies above the mean
+        ends = samples(kind, rng, loss, wide)
         for row in range(size):
             worst = float(loss[row] + level[row] * LOSS_NOISE * micro[row])
-            yield Metrics(begin + row + 1, float(loss[row]), float(norm[row]), str(stage[row]), worst)
+            extra = dict(zip((*SAMPLE_HIGH, *SAMPLE_LOW), ends[row], strict=True))
+            yield Metrics(
+                begin + row + 1, float(loss[row]), float(norm[row]), str(stage[row]), worst, extra=extra
+            )
+
+
+def samples(kind: str, rng: np.random.Generator, loss: np.ndarray, wide: np.ndarray) -> list[list[float]]:
+    """Return the three highest and the two lowest losses of a batch's samples, for each step."""
+    own = "student-t4" if kind == "joint-t4" else kind  # there loss and norm are joint; samples are as ever
+    raw = noise(own, rng, len(loss) * SAMPLES // 2).reshape(len(loss), SAMPLES)
+    losses = loss[:, None] * np.maximum(EASIEST, 1.0 + SAMPLE_NOISE * wide[:, None] * raw)
+    losses.sort(axis=1)
+    return np.concatenate([losses[:, :-4:-1], losses[:, :2]], axis=1).tolist()
 
 
 def walked(rng: np.random.Generator, start: np.ndarray, steps: int) -> np.ndarray:

@@ -29,9 +29,13 @@ if TYPE_CHECKING:
     from cleanfeed.curriculum.tokenizer import TextEncoder
 
 HASH_ROWS = 50_000_000
-"""Rows whose hashes are read at most: 16 bytes each, about two seconds on a local disk."""
+"""Rows whose hashes a report reads at most: 16 bytes each, about two seconds on a local disk."""
 PERCENTILE_DOCUMENTS = 100_000
 """Documents that percentiles are taken over, evenly spread over the files of signals."""
+STRANGENESS_DOCUMENTS = 20_000
+"""Documents that strangeness is compared with."""
+STRANGENESS_FILES = 256
+"""Files of signals beyond which it is not looked for: training waits for it."""
 UNUSUAL = 0.95
 """A signal is unusual where more than this share of the documents lies on one side of it."""
 MOST_UNUSUAL = 5
@@ -57,13 +61,20 @@ class Corpus:
         self.tokens = self.catalog.tokenizer_digest is not None
         self._files = Files(self.catalog, "input_ids" if self.tokens else "text")
 
-    def rows_of(self, hashes: Sequence[str]) -> tuple[dict[str, list[int]], int]:
-        """Return the rows that have one of these sample hashes, by hash, and how many rows were looked at."""
+    def rows_of(
+        self, hashes: Sequence[str], most: int | None = HASH_ROWS
+    ) -> tuple[dict[str, list[int]], int]:
+        """Return the rows that have one of these sample hashes, by hash, and how many rows were looked at.
+
+        Args:
+            hashes: Sample hashes in hex.
+            most: Rows that are looked at, about; None looks at all.
+        """
         found: dict[str, list[int]] = {}
         wanted = HashSet.of(bytes.fromhex(text) for text in hashes)
         seen = 0
         for number in range(self.catalog.groups if len(wanted) else 0):
-            if seen >= HASH_ROWS:
+            if most is not None and seen >= most:
                 break
             place = self.catalog.row_group(number)
             column = self._files.table(place, ["sample_hash"]).column(0).combine_chunks()
@@ -139,6 +150,44 @@ class Corpus:
         compared = len(next(iter(others.values()), ()))
         return {key: _most_unusual(values, others) for key, values in own.items()}, compared, kept
 
+    def strangeness(
+        self, documents: Sequence[DocumentKey]
+    ) -> tuple[dict[DocumentKey, float], npt.NDArray[np.float64]]:
+        """Return how strange some documents are, and the same of other documents of the corpus, ascending.
+
+        Sum over the signals of −log10 of the share of documents that lie at least as far out on the same side, as far
+        as that exceeds 1: what every tenth document has is not strange.
+
+        Args:
+            documents: Source and source row of each; those without signals are missing in the answer.
+
+        Returns:
+            Empty where the build has no signals that can be read at once.
+        """
+        nothing: tuple[dict[DocumentKey, float], npt.NDArray[np.float64]] = {}, np.zeros(0)
+        system, root, local = storage(self.path)
+        if not local or not documents:
+            return nothing
+        manifest = parse_manifest(system.cat_file(f"{root}/{MANIFEST_NAME}"), f"{self.path}/{MANIFEST_NAME}")
+        listed = [file for file in manifest["files"] if file["path"].startswith("signals/") and file["rows"]]
+        if not listed or len(listed) > STRANGENESS_FILES:
+            return nothing
+        files = [f"{root}/{file['path']}" for file in listed]
+        some = [files[i] for i in _spread([int(file["rows"]) for file in listed], STRANGENESS_DOCUMENTS)]
+        names = [signal.name for signal in SIGNALS]
+        own = _values_of(files, documents, names)
+        others = _values(some, names, STRANGENESS_DOCUMENTS)
+        if not own or not len(next(iter(others.values()))):
+            return nothing
+        out, reference = np.zeros(len(own)), np.zeros(len(next(iter(others.values()))))
+        for name, values in others.items():
+            known = np.sort(values[~np.isnan(values)])
+            if len(known):
+                found = np.array([one.get(name, np.nan) for one in own.values()])
+                out += _strange(found, known)
+                reference += _strange(values, known)
+        return dict(zip(own, out.tolist(), strict=True)), np.sort(reference)
+
 
 def _raw(column: pa.Array) -> npt.NDArray[np.uint8]:
     """Return the bytes of a column of hashes, shape [rows, 16]."""
@@ -179,17 +228,27 @@ def _values_of(
     return found
 
 
-def _values(files: Sequence[str], names: Sequence[str]) -> dict[str, npt.NDArray[np.float64]]:
+def _values(
+    files: Sequence[str], names: Sequence[str], most: int = 2 * PERCENTILE_DOCUMENTS
+) -> dict[str, npt.NDArray[np.float64]]:
     """Return the signals of the kept documents of some files; NaN where null."""
     listed = ", ".join(f"{name}::DOUBLE AS {name}" for name in names)
     with duckdb.connect() as store:
         result = store.execute(
             f"SELECT {listed} FROM read_parquet($files) WHERE verdict IN ('keep', 'flag') LIMIT $most",
-            {"files": list(files), "most": 2 * PERCENTILE_DOCUMENTS},
+            {"files": list(files), "most": most},
         ).fetchnumpy()
     return {
         name: np.ma.filled(np.ma.asarray(values, dtype=np.float64), np.nan) for name, values in result.items()
     }
+
+
+def _strange(values: npt.NDArray[np.float64], known: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return how strange values are among known ones, ascending; 0 where null."""
+    size = len(known)
+    above, below = size - np.searchsorted(known, values, "left"), np.searchsorted(known, values, "right")
+    share = np.maximum(np.minimum(above, below), 0.5) / size
+    return np.where(np.isnan(values), 0.0, np.maximum(0.0, -np.log10(share) - 1.0))
 
 
 def _most_unusual(values: dict[str, float], others: dict[str, npt.NDArray[np.float64]]) -> list[Unusual]:

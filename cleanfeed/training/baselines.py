@@ -1,10 +1,12 @@
 """The numbers of healthy steps go in; a center and a scale no outlier can move come out, for each context.
 
-The residual of a step is its value less the median of the window before it. Center is that median plus the median
-residual, scale is 1.4826 · MAD of the residuals (MAD: median absolute deviation; the factor makes it the standard
-deviation of Gaussian noise), never below a floor. A loss that falls steadily thus neither widens the scale nor lies
-below its center, as it would with the MAD of the values themselves. Values beyond ``z_out`` scales never enter, on
-either side; when half a window of them comes in a row the level has shifted, and the baseline is seeded with them.
+The level of a step is the median of the last half window before it, its residual is value less level; where the
+floor is a share, residuals are shares of the level. Center is the present level and the median residual, scale is
+1.4826 · MAD of the residuals of a window (MAD: median absolute deviation; the factor makes it the standard deviation of
+Gaussian noise), never below a floor. A loss that falls thus neither widens the scale nor lies below its center, as it
+would with the MAD of the values themselves, and one that falls to a hundredth within a window has the scale it has now.
+Values beyond ``z_out`` scales never enter, on either side; when half a window of them comes in a row the level has
+shifted, and the baseline is seeded with them.
 """
 
 from __future__ import annotations
@@ -12,14 +14,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cleanfeed.training.running import Window, deviation_of
+from cleanfeed.training.running import Window, deviation_of, median_of
 
 GAUSSIAN = 1.4826
 """MAD times this is the standard deviation of Gaussian noise."""
+LEVEL = 2
+"""The level is the median of this part of a window."""
+EARLY = 3
+"""Steps after which the baseline of a new context speaks with the scale carried over from another one."""
+EARLY_WIDTH = 4.0
+"""A carried scale is widened by this factor at first: the median of three values is itself uncertain."""
 PROVISIONAL = 8
-"""Steps after which the baseline of a new context speaks with the scale carried over from the last one."""
+"""Steps after which it is widened less, and residuals are taken."""
 PROVISIONAL_WIDTH = 2.0
-"""A carried scale is widened by this factor: a new stage may be noisier."""
+"""A carried scale is widened by this factor until the context has its own: a new stage may be noisier."""
+MEASURED = 16
+"""Residuals after which a context has a scale that others may carry over, and that it speaks with if it has none."""
 STALE = 10
 """A context not seen for so many windows starts anew: the model has changed since."""
 _TINY = 1e-12
@@ -47,11 +57,11 @@ class Baseline:
         z_out: Values at least so many scales away never enter.
         share: Floor of the scale as a share of the median.
         floor: Floor of the scale in the unit of the values.
-        carried: Scale of the context before, in the same unit (times the median where ``share`` is used), with which
-            it speaks after `PROVISIONAL` values already.
+        carried: Scale of another context, in the same unit (times the median where ``share`` is used), with which
+            it speaks after `EARLY` values already.
     """
 
-    __slots__ = ("_center", "_residuals", "_scale", "_values", "carried", "outside", "settings")
+    __slots__ = ("_center", "_own", "_residuals", "_scale", "_values", "carried", "outside", "settings")
 
     def __init__(
         self,
@@ -66,20 +76,28 @@ class Baseline:
         self.settings = (window, min_history, z_out, share, floor)
         self.carried = carried
         self.outside: list[float] = []
-        self._values = Window(window)
+        self._values = Window(min(window, max(PROVISIONAL, window // LEVEL)))
         self._residuals = Window(window)
-        self._center = self._scale = 0.0
+        self._center = self._own = self._scale = 0.0
 
     def __len__(self) -> int:
         return len(self._residuals)
 
     @property
     def relative_scale(self) -> float | None:
-        """The scale a following context may carry over; None before the baseline speaks."""
-        if not self._speaks():
-            return None
-        share = self.settings[3]
-        return self._scale / max(abs(self._center), _TINY) if share else self._scale
+        """The scale another context may carry over, never one that was widened; None before there is any."""
+        if len(self._residuals) < self._measured:
+            return self.carried
+        return self._own / self._unit(self._values.median)
+
+    @property
+    def _measured(self) -> int:
+        return min(MEASURED, self.settings[1])
+
+    def carry(self, scale: float | None) -> None:
+        """Take over the scale of another context."""
+        self.carried = scale
+        self._measure()
 
     def update(self, value: float) -> Reading | None:
         """Compare a finite value with the baseline, then let it in where it is no outlier.
@@ -109,7 +127,7 @@ class Baseline:
         """Return what `load_state_dict` needs, as values JSON can hold."""
         return {
             "values": self._values.in_order(),
-            "residuals": self._residuals.in_order(),
+            "strays": self._residuals.in_order(),
             "outside": list(self.outside),
             "carried": self.carried,
         }
@@ -118,26 +136,31 @@ class Baseline:
         """Take up the state of `state_dict`."""
         self.carried = state["carried"]
         self._values.fill(state["values"])
-        self._residuals.fill(state["residuals"])
+        if "strays" in state:
+            self._residuals.fill(state["strays"])
+        else:  # of an older version, which kept them in the unit of the values
+            unit = self._unit(self._values.median) if len(self._values) else 1.0
+            self._residuals.fill([residual / unit for residual in state["residuals"]])
         self.outside = list(state["outside"])
         self._measure()
 
     def _speaks(self) -> bool:
         if self.carried is not None:
-            return len(self._values) >= PROVISIONAL
-        return len(self._residuals) >= self.settings[1]
+            return len(self._values) >= EARLY
+        return len(self._residuals) >= self._measured
 
     def _seed(self, values: list[float]) -> None:
         """Begin anew with values at another level; their residuals are those to their own median."""
-        self._values.fill(values[-self.settings[0] :])
-        median = self._values.median
-        self._residuals.fill([value - median for value in self._values.in_order()])
+        median = median_of(sorted(values))
+        self._residuals.fill([(value - median) / self._unit(median) for value in values])
+        self._values.fill(values)
         self.outside = []
         self._measure()
 
     def _enter(self, value: float) -> None:
         if len(self._values) >= min(PROVISIONAL, self.settings[1]):
-            self._residuals.add(value - self._values.median)
+            level = self._values.median
+            self._residuals.add((value - level) / self._unit(level))
         self._values.add(value)
         self._measure()
 
@@ -150,22 +173,29 @@ class Baseline:
         if len(residuals) >= min(PROVISIONAL, min_history):
             lean = residuals.median
             scale = GAUSSIAN * deviation_of(residuals.ordered, lean)
-        self._center = self._values.median + lean
-        self._scale = max(scale, floor, share * abs(self._center), _TINY)
-        if self.carried is not None and len(residuals) < min_history:
-            wide = PROVISIONAL_WIDTH * self.carried * (abs(self._center) if share else 1.0)
-            self._scale = max(self._scale, wide)
+        level = self._values.median
+        unit = self._unit(level)
+        self._center = level + lean * unit
+        self._own = self._scale = max(scale * unit, floor, share * abs(self._center), _TINY)
+        if len(residuals) < min_history:
+            width = PROVISIONAL_WIDTH if len(self._values) >= PROVISIONAL else EARLY_WIDTH
+            basis = self._own if self.carried is None else self.carried * unit
+            self._scale = max(self._scale, width * basis)
+
+    def _unit(self, level: float) -> float:
+        """Return what residuals are counted in."""
+        return max(abs(level), _TINY) if self.settings[3] else 1.0
 
 
 class Baselines:
-    """One `Baseline` of a signal for each context; a new context takes over the scale of the last one.
+    """One `Baseline` of a signal for each context; a new context takes over the scale of another one.
 
-    Levels of different contexts differ, their relative noise hardly does: the first 8 steps of a new context are
-    silent, and until its own history is long enough it is judged with twice the carried scale. A context that was
-    away for ten windows starts anew the same way.
+    Levels of different contexts differ, their relative noise hardly does: the first 3 steps of a new context are
+    silent, up to the eighth it is judged with four times the carried scale, and until its own history is long enough
+    with twice that scale. A context that was away for ten windows starts anew the same way.
     """
 
-    __slots__ = ("_contexts", "_last", "_seen", "_settings")
+    __slots__ = ("_contexts", "_last", "_latest", "_seen", "_settings")
 
     def __init__(
         self, window: int, min_history: int, z_out: float, *, share: float = 0.0, floor: float = 0.0
@@ -174,13 +204,21 @@ class Baselines:
         self._contexts: dict[str, Baseline] = {}
         self._seen: dict[str, int] = {}
         self._last: str | None = None
+        self._latest: float | None = None
+        """Relative scale of the context before, where it has one."""
 
     def of(self, context: str, step: int) -> Baseline:
         """Return the baseline of a context at a step, new where it is unknown or stale."""
         found = self._contexts.get(context)
+        if context != self._last and self._last is not None:
+            scale = self._contexts[self._last].relative_scale
+            self._latest = scale if scale is not None else self._latest
         if found is None or step - self._seen[context] > STALE * self._settings[0]:
-            before = self._contexts.get(self._last) if self._last is not None else None
-            found = self._contexts[context] = self._new(before.relative_scale if before else None)
+            found = self._contexts[context] = self._new(self._latest)
+        elif found.carried is None:
+            found.carry(
+                self._latest
+            )  # a run may begin with many short contexts, none of which has a scale yet
         self._seen[context] = step
         self._last = context
         return found
@@ -191,6 +229,7 @@ class Baselines:
             "contexts": {key: line.state_dict() for key, line in self._contexts.items()},
             "seen": dict(self._seen),
             "last": self._last,
+            "latest": self._latest,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -200,7 +239,7 @@ class Baselines:
             self._contexts[key] = self._new(None)
             self._contexts[key].load_state_dict(values)
         self._seen = dict(state["seen"])
-        self._last = state["last"]
+        self._last, self._latest = state["last"], state.get("latest")
 
     def _new(self, carried: float | None) -> Baseline:
         window, min_history, z_out, share, floor = self._settings

@@ -11,6 +11,11 @@ from typing import Any, Literal
 Level = Literal["observe", "act"]
 Health = Literal["healthy", "observing", "incident"]
 
+SAMPLE_HIGH = ("sample_high_1", "sample_high_2", "sample_high_3")
+"""The highest loss of a sample of the global batch, the second and the third; where the loop gives them."""
+SAMPLE_LOW = ("sample_low_1", "sample_low_2")
+"""The lowest, and the second."""
+
 
 @dataclass(slots=True)
 class Metrics:
@@ -32,7 +37,7 @@ class Metrics:
     """Learning rate of the step."""
     extra: Mapping[str, float] = field(default_factory=dict)
     """Other numbers of the loop. Read here where given: ``val_loss``, ``layer_ratio``, ``update_norm``,
-    ``activation_mean``, ``activation_kurtosis``, ``loss_scale``."""
+    ``activation_mean``, ``activation_kurtosis``, ``loss_scale``, and those of `SAMPLE_HIGH` and `SAMPLE_LOW`."""
 
     @property
     def is_finite(self) -> bool:
@@ -87,7 +92,7 @@ class Verdict:
     escalated: bool = False
     """The open incident goes on although its steps were answered: the next rung of the ladder is due."""
     closed: bool = False
-    """The incident that was open has ended: the numbers are back, or their new level was taken for the baseline."""
+    """An incident has ended: that of the steps before, whose numbers are back, or with ``level_shift`` the open one."""
     onset_step: int | None = None
     """First step of the open event."""
     harmed: bool = False
@@ -99,7 +104,7 @@ class Verdict:
     z: Mapping[str, float] = field(default_factory=dict)
     """z of ``loss`` and ``grad_norm`` where a baseline speaks: what the suspects are ranked by."""
     level_shift: tuple[str, ...] = ()
-    """Signals whose baseline was seeded again at a new level; no data is to blame for it."""
+    """Signals whose baseline was seeded again at a higher level: the open event ends, and no data is to blame."""
 
     @property
     def lead(self) -> Trip | None:

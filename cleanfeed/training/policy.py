@@ -112,13 +112,14 @@ class Policy:
         check(self)
         if self.z_act < self.z_observe:
             raise refuse("z_act", self.z_act, f"at least z_observe = {self.z_observe:g}")
-        unknown = [action for action in self.actions if action not in LADDER]
-        if not isinstance(self.actions, tuple) or unknown:
+        if not isinstance(self.actions, tuple) or any(action not in LADDER for action in self.actions):
             raise refuse("actions", self.actions, f"a tuple of {', '.join(LADDER)}")
         if self.rollback not in ("in_process", "exit"):
             raise refuse("rollback", self.rollback, "in_process or exit")
-        if not isinstance(self.lr_factors, tuple) or not all(
-            isinstance(f, (int, float)) and 0.0 < f <= 1.0 for f in self.lr_factors
+        if (
+            not isinstance(self.lr_factors, tuple)
+            or not self.lr_factors
+            or not all(isinstance(f, (int, float)) and 0.0 < f <= 1.0 for f in self.lr_factors)
         ):
             raise refuse("lr_factors", self.lr_factors, "a tuple of numbers above 0 and up to 1")
 
@@ -126,6 +127,17 @@ class Policy:
     def min_history(self) -> int:
         """Healthy steps a baseline needs before it speaks."""
         return max(4, self.window // 2)
+
+    @property
+    def reach(self) -> int:
+        """How many steps before its trip the onset of an incident can lie, and a checkpoint before that must."""
+        parts = [
+            self.recover_within + self.merge_gap,
+            self.persist,
+            self.sustained.steps if self.sustained else 0,
+        ]
+        parts += [rule.within for rule in (self.repeat, self.scale_drops) if rule is not None]
+        return max(*parts, self.stall.steps if self.stall else 0) + self.margin
 
     def allows(self, action: Action) -> bool:
         """Return whether the policy lets the guard take an action."""
@@ -147,6 +159,8 @@ class Policy:
         Raises:
             MisuseError: A key is unknown or its value is wrong.
         """
+        if not isinstance(values, Mapping):
+            raise refuse("from_dict", values, "values by key")
         ready: dict[str, Any] = {}
         known = [field.name for field in dataclasses.fields(cls)]
         for key, value in values.items():

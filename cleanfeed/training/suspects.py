@@ -23,12 +23,12 @@ AFTER_ONSET = 0.5
 and Inf after one count no more than that step does."""
 CULPRIT_Z = 5.0
 """Scales above the samples before from which a sample stands out."""
-OWN_Z = 3.5
-"""Scales above the rest of its batch it must lie as well."""
+TOGETHER_Z = 2.0
+"""Scales from which a sample stands out that a detector has pointed at with others."""
 FLOOR = 0.05
-"""Least scale of per-sample losses, as a share of their median."""
-UNIFORM = 4.0
-"""Scales above the samples before at which the median sample of a batch says that the whole batch is off."""
+"""Least scale of per-sample losses, as a share of their median and in nats."""
+HEALTHY_Z = 2.0
+"""Scales within which the median of the other samples must lie, for the weights to be sound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Culprits:
     z: Mapping[int, float] = field(default_factory=dict)
     """How far each row lies above what is usual, in scales."""
     uniform: bool = False
-    """The median sample is far off as well: the state, or every sample, is to blame."""
+    """The other samples are off as well, or there are none: the state, or every sample, is to blame."""
 
 
 def level_of(values: Iterable[float | None], floor: float = 0.0, share: float = 0.0) -> Level | None:
@@ -86,7 +86,7 @@ def rank(
         onset_step: First step of the incident.
         trip_step: Step at which the rule fired.
         policy: Steps before the onset that are suspects as well, and the floors of the scales.
-        static: Evidence from the build for a slot: scales its most unusual document lies above the curriculum.
+        static: Evidence from the build for a slot, in scales: see `cleanfeed.training.static_signals`.
 
     Returns:
         One `Suspect` a step from ``onset_step - pre`` to ``trip_step`` that has a line, with ``loss_z``,
@@ -139,42 +139,49 @@ def stands_out(suspects: Sequence[Suspect], policy: Policy) -> bool:
     return raw[0] >= 2.0 * usual and sum(z >= policy.z_observe for z in raw) <= 3
 
 
-def culprits(losses: Sequence[float], usual: Sequence[float] = (), limit: float = CULPRIT_Z) -> Culprits:
+def culprits(
+    losses: Sequence[float],
+    usual: Sequence[float] = (),
+    limit: float = CULPRIT_Z,
+    *,
+    highest: int = 0,
+    lowest: int = 0,
+) -> Culprits:
     """Return the samples of a batch whose own loss stands out.
 
-    A sample must lie ``limit`` scales above the median of healthy samples before, where there are enough, and `OWN_Z`
-    above that of its own batch: the first spares a batch of unlike documents, the second a sick state. Without a past
-    its own batch alone decides, by ``limit``. A loss that is not finite always stands out, unless all are. Where the
-    median sample lies above the healthy ones, only those are compared with, so that a batch of nothing but poison is
-    named whole; ``uniform`` then says that a sick state looks the same.
+    A sample stands out ``limit`` scales above the median of healthy samples before; without enough of them, above that
+    of its own batch. Of the ``highest`` and ``lowest`` ones a detector has pointed at, `TOGETHER_Z` scales are enough,
+    on either side. A loss that is not finite always stands out, unless all are. The other samples must be as
+    healthy as those before: where they are not, or where there are none, ``uniform`` says that a sick state looks
+    the same.
 
     Args:
         losses: Mean loss of each sample in nats; pad rows, which have none, are left out by the caller.
         usual: Losses of samples of healthy batches of the same context.
         limit: Scales from which a sample stands out.
+        highest: How many of the highest losses are higher together than they ever are.
+        lowest: How many of the lowest are lower.
     """
     finite = [loss for loss in losses if math.isfinite(loss)]
     if not finite:
         return Culprits((), {}, bool(losses))
-    own = _spread(finite) if len(finite) >= 3 else None
-    past = level_of(usual, share=FLOOR)
-    uniform = past is not None and (past.z(median_of(sorted(finite))) or 0.0) >= UNIFORM
-    z: dict[int, float] = {}
-    rows: list[int] = []
-    for row, loss in enumerate(losses):
-        if not math.isfinite(loss):
-            z[row] = CAP
-            rows.append(row)
-            continue
-        from_own = own.z(loss) if own is not None else None
-        from_past = past.z(loss) if past is not None else None
-        z[row] = next((side for side in (from_past, from_own) if side is not None), 0.0)
-        least = OWN_Z if past is not None else limit
-        clear = uniform or from_own is None or from_own >= least
-        if z[row] >= limit and clear:
-            rows.append(row)
-    rows.sort(key=lambda row: (-z[row], row))
+    past = level_of(usual, floor=FLOOR, share=FLOOR)
+    level = past if past is not None else level_of(finite, floor=FLOOR, share=FLOOR)
+    z = {row: _z_of(loss, level) for row, loss in enumerate(losses)}
+    ordered = sorted(z, key=lambda row: (-z[row], row))
+    together = {row for row in ordered[:highest] if z[row] >= TOGETHER_Z}
+    together |= {row for row in ordered[len(ordered) - lowest :] if z[row] <= -TOGETHER_Z}
+    rows = [row for row in ordered if z[row] >= limit or row in together]
+    others = sorted(z[row] for row in ordered if row not in set(rows))
+    uniform = past is not None and (not others or median_of(others) >= HEALTHY_Z)
+    rows.sort(key=lambda row: (-abs(z[row]), row))
     return Culprits(tuple(rows), z, uniform)
+
+
+def _z_of(loss: float, level: Level | None) -> float:
+    if not math.isfinite(loss):
+        return CAP
+    return (level.z(loss) or 0.0) if level is not None else 0.0
 
 
 class _Levels:
@@ -195,12 +202,6 @@ class _Levels:
         if not line.finite:
             found["loss_z" if line.loss is None else "grad_z"] = CAP
         return found
-
-
-def _spread(values: Sequence[float]) -> Level:
-    ordered = sorted(values)
-    median = median_of(ordered)
-    return Level(median, max(GAUSSIAN * deviation_of(ordered, median), FLOOR * abs(median), 1e-12))
 
 
 def _log(value: float | None) -> float | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
+from cleanfeed.training.baselines import Reading
 from cleanfeed.training.detectors import NonFinite, RobustZ, further_detectors
-from cleanfeed.training.metrics import Metrics, Trip, Verdict
+from cleanfeed.training.metrics import SAMPLE_HIGH, SAMPLE_LOW, Health, Metrics, Trip, Verdict
 from cleanfeed.training.observation import Observation, Promise
 from cleanfeed.training.policy import Policy
 from cleanfeed.training.running import median_of
@@ -28,9 +30,9 @@ TRIED = 20
 """Controls after which their largest drift counts."""
 UNTRIED = 2.0
 """Before that the band is so many times as wide."""
-PRIORITY = ("nonfinite", "repeat", "conjunction", "robust_z", "persistence", "sustained")
+PRIORITY = ("nonfinite", "repeat", "conjunction", "robust_z", "samples", "persistence", "sustained")
 """Which rule leads where several fire at one step; the others follow."""
-OF_THIS_STEP = frozenset({"nonfinite", "ratio", "layer_ratio", "activation"})
+OF_THIS_STEP = frozenset({"nonfinite", "samples", "ratio", "layer_ratio", "activation"})
 """Rules that say the gradient of this very step is sick, beside an outlying loss or norm."""
 HINDSIGHT = frozenset(
     {"no_return", "stall", "scale_drops", "val_variance", "update_norm", "sustained", "persistence"}
@@ -48,13 +50,15 @@ class Watch:
     - ``conjunction``: loss (or the worst micro-batch's) and log grad norm leave their bands within ``conjunction``
       steps;
     - ``robust_z``: one z is extreme;
+    - ``samples``: one sample, or two or three together, lost far more or far less than any do in a batch;
     - ``persistence``: ``persist`` losses in a row are outliers;
     - ``repeat``: it is the third spike in 100 steps;
     - ``no_return``: ``recover_within`` steps later the loss is not back in its band;
     - or one of the further detectors fires.
 
-    Limits of ``conjunction``, ``robust_z`` and ``repeat`` rise with the largest harmless outlier of the run (`Tail`).
-    Outliers at most ``merge_gap`` steps apart are one event, so an incident's own outliers open no second one.
+    Limits of ``conjunction``, ``robust_z``, ``samples`` and ``repeat`` rise with the largest harmless outlier of the
+    run (`Tail`). Outliers at most ``merge_gap`` steps apart are one event, so an incident's own outliers open no
+    second one.
 
     Args:
         policy: Limits, windows and the actions allowed.
@@ -66,15 +70,19 @@ class Watch:
         """Steps judged so far."""
         self.healthy_for = 0
         """Steps since an incident was last open."""
+        self.unjudged = 0
+        """Steps after the grace for which the loss had no baseline: the first ones of a new context."""
         self._nonfinite = NonFinite()
         self._z = {"loss": RobustZ("loss", self.policy), "grad_norm": RobustZ("grad_norm", self.policy)}
         self._further = further_detectors(self.policy)
         repeat = self.policy.repeat.within if self.policy.repeat else 0
-        self._micro = RobustZ("worst_micro_loss", self.policy)
-        self._micro_strong: list[float] = [NEVER, 0.0]
-        self._tails = {
-            signal: Tail(max(repeat, self.policy.merge_gap)) for signal in (*self._z, self._micro.signal)
+        self._parts = {
+            signal: RobustZ(signal, self.policy) for signal in ("worst_micro_loss", *SAMPLE_HIGH, *SAMPLE_LOW)
         }
+        """Signals of a part of the batch: far out alone they are no sign, unless they are extreme."""
+        self._parts_strong: dict[str, list[float]] = {}
+        self._all = self._z | self._parts
+        self._tails = {signal: Tail(max(repeat, self.policy.merge_gap)) for signal in self._all}
         self._open: Observation | None = None
         self._spikes: deque[list[int]] = deque()
         self._promises: deque[Promise] = deque()
@@ -97,11 +105,16 @@ class Watch:
         self.seen += 1
         step, graced = metrics.step, self.seen <= self.policy.grace
         closed = self._expire(step)
-        if not metrics.is_finite:
-            return self._not_finite(metrics, closed)
-        self._nonfinite.update(metrics)
+        trip = self._nonfinite.update(metrics)
+        if trip is not None:
+            return self._not_finite(metrics, trip, closed)
+        overflow = not metrics.is_finite
+        if overflow:  # a loss scale explains it: the step is not taken, and its loss is judged as any other
+            metrics = replace(metrics, grad_norm=None, finite=None)
         outliers = self._outliers(metrics)
-        shifts = tuple(signal for signal, d in self._z.items() if d.reading and d.reading.shifted)
+        self.unjudged += not graced and self._z["loss"].reading is None
+        # A level below the old one is a run that learns: it ends no incident, and clears nobody of one.
+        risen = tuple(s for s, d in self._z.items() if d.reading and d.reading.shifted and d.reading.z > 0.0)
         self._remember(metrics)
         trips = self._weigh(metrics, outliers) if outliers else []
         trips += self._return(metrics)
@@ -111,42 +124,77 @@ class Watch:
         opened = self._act(metrics, trips)
         sick = bool(outliers) or any(trip.rule in OF_THIS_STEP for trip in trips)
         verdict = self._verdict(
-            metrics, sick, [*trips, *_unnamed(outliers, trips, graced)], opened, closed, shifts
+            metrics, sick, [*trips, *_unnamed(outliers, trips, graced)], opened, closed, risen, overflow
         )
-        if shifts:
+        if risen:
             self._settle()
         return verdict
 
+    def pass_over(self, step: int) -> Verdict:
+        """Return the verdict on a step without a label token: there is no loss to judge, and what is open stays so."""
+        onset = self._open.onset if self._open is not None else None
+        return Verdict(step=step, state=self._state, accept=True, onset_step=onset)
+
+    @property
+    def _state(self) -> Health:
+        return "healthy" if self._open is None else "incident" if self._open.incident else "observing"
+
     # ---- one step ------------------------------------------------------------------------------------------------
 
-    def _not_finite(self, metrics: Metrics, closed: bool) -> Verdict:
-        trip = self._nonfinite.update(metrics)
-        opened = self._act(metrics, [trip]) if trip else False
-        if trip:
-            self._unusual.append((metrics.step, float("inf")))
-        return self._verdict(metrics, True, [trip] if trip else [], opened, closed, ())
+    def _not_finite(self, metrics: Metrics, trip: Trip, closed: bool) -> Verdict:
+        opened = self._act(metrics, [trip])
+        self._unusual.append((metrics.step, float("inf")))
+        return self._verdict(metrics, True, [trip], opened, closed, ())
 
     def _outliers(self, metrics: Metrics) -> list[Trip]:
         """Return the outlying signals of a step."""
         found = [trip for detector in self._z.values() if (trip := detector.update(metrics))]
         self._loss_in_row = self._loss_in_row + 1 if any(trip.signal == "loss" for trip in found) else 0
-        micro = self._micro.update(metrics)
-        if micro is not None and (found or self._open is not None):
-            found.append(micro)
-        elif micro is not None:
-            # Alone it is no sign of anything: it may only confirm a norm that leaves its band soon after.
-            self._micro_strong = self._strength(micro) or self._micro_strong
-            self._tails[micro.signal].add(metrics.step, micro.z or 0.0)
+        loss = self._z["loss"].reading if any(trip.signal == "loss" for trip in found) else None
+        for signal, detector in self._parts.items():
+            if (trip := detector.update(metrics)) is None:
+                continue
+            goes_on = self._open is not None and not detector.place
+            if found or goes_on or self._acts(trip, loss):
+                found.append(trip)
+            else:
+                # Alone it is no sign of anything: it may only confirm a norm that leaves its band soon after.
+                strength = self._strength(trip)
+                if strength is not None:
+                    self._parts_strong[signal] = strength
+                self._tails[signal].add(metrics.step, trip.z or 0.0)
         return found
+
+    def _acts(self, trip: Trip, loss: Reading | None) -> bool:
+        """Return whether an outlier opens an incident by itself.
+
+        Args:
+            trip: The outlier.
+            loss: That of the batch's loss, where it is an outlier: the samples have strayed with it by so much.
+        """
+        detector, z = self._all[trip.signal], trip.z or 0.0
+        if detector.place and detector.reading is not None and loss is not None:
+            z -= loss.z * loss.scale / detector.reading.scale
+        return z >= self._act_limit(detector, trip.step)
+
+    def _act_limit(self, detector: RobustZ, step: int) -> float:
+        """Return the z from which a signal opens an incident by itself."""
+        tail = self._tails[detector.signal]
+        if detector.place > 1:
+            # Several samples stray together so seldom that a little of it already says that their tails are heavy.
+            return max(detector.acts_at, detector.acts_times * tail.at(step))
+        return tail.raised(step, detector.acts_at, detector.acts_times)
 
     def _remember(self, metrics: Metrics) -> None:
         highest = 0.0
-        for detector in (*self._z.values(), self._micro):
+        for signal, detector in self._all.items():
             if detector.reading is None:
                 continue
-            z, signal = detector.reading.z, detector.signal
-            if detector is not self._micro:
+            z = detector.reading.z
+            if detector.leads:
                 highest = max(highest, z)
+            if detector.place and z < 0.0:
+                continue  # an easy batch says nothing of how far a hard sample strays
             if abs(z) >= HARMLESS and z < self.policy.z_observe:
                 self._tails[signal].add(metrics.step, min(abs(z), LOW_SIDE))
         self._unusual.append((metrics.step, highest))
@@ -164,6 +212,7 @@ class Watch:
         event.last = step
         trips: list[Trip] = []
         notable = False
+        loss = self._z["loss"].reading if any(trip.signal == "loss" for trip in outliers) else None
         for trip in outliers:
             z, tail = trip.z or 0.0, self._tails[trip.signal]
             event.peaks[trip.signal] = max(z, event.peaks.get(trip.signal, 0.0))
@@ -171,9 +220,9 @@ class Watch:
             if strength and (strength[1] >= known[1] or step - known[0] > policy.conjunction):
                 event.strong[trip.signal] = strength
                 notable = notable or (trip.signal in self._z and strength[1] >= 1.0)
-            detector = self._z.get(trip.signal)
-            limit = tail.raised(step, policy.z_act, policy.tail_act)
-            if detector is not None and detector.reading is not None and z >= limit:
+            detector = self._all[trip.signal]
+            if detector.reading is not None and self._acts(trip, loss):
+                limit = self._act_limit(detector, step)
                 extreme = detector.trip(metrics, detector.reading, limit)
                 trips.append(self._as_act(extreme, event, tail=tail.at(step)))
         trips += self._conjunction(event, outliers[0])
@@ -196,7 +245,8 @@ class Watch:
         norm = event.strong.get("grad_norm")
         if norm is None:
             return []
-        for loss in (event.strong.get("loss"), event.strong.get("worst_micro_loss", self._micro_strong)):
+        parts = (event.strong.get(signal, self._parts_strong.get(signal)) for signal in self._parts)
+        for loss in (event.strong.get("loss"), *parts):
             near = loss is not None and abs(loss[0] - norm[0]) <= self.policy.conjunction
             if loss is None or not near or max(loss[0], norm[0]) != trip.step or loss[1] * norm[1] < 1.0:
                 continue
@@ -328,44 +378,53 @@ class Watch:
         trips: list[Trip],
         opened: bool,
         closed: bool,
-        shifts: tuple[str, ...],
+        risen: tuple[str, ...],
+        overflow: bool = False,
     ) -> Verdict:
         policy, event = self.policy, self._open
         incident = event is not None and event.incident
-        self._sick = self._sick + 1 if sick else 0
+        self._sick = self._sick + 1 if sick or overflow else 0
         finite = metrics.is_finite
         harmed = event is not None and event.harmed
         veto = not finite or (
-            event is not None and event.incident and sick and event.skips < policy.persist and not shifts
+            event is not None and event.incident and sick and event.skips < policy.persist and not risen
         )
-        accept = not (veto and policy.allows("skip_step"))
+        accept = not (overflow or (veto and policy.allows("skip_step")))
         self._skipped = 0 if accept else self._skipped + 1
         if event is not None and not accept:
-            event.skips += 1
+            event.skips += not overflow
         elif event is not None and sick:
             event.harmed = True
             if event.notable and self._spikes:
                 self._spikes[-1][1] = 1  # a spike the optimizer took
-        ended = incident and bool(shifts)
+        ended = incident and bool(risen)
+        # One that opens after many steps which overflowed has been answered already: none of them was taken.
+        again = self._sick >= policy.persist and not harmed if opened else self._sick % policy.persist == 0
         self.healthy_for = 0 if incident else self.healthy_for + 1
         trips.sort(key=lambda trip: (trip.level != "act", _rank(trip.rule)))
         return Verdict(
             step=metrics.step,
-            state="incident" if incident else "observing" if event is not None else "healthy",
+            state=self._state,
             accept=accept,
             trips=tuple(trips),
             opened=opened,
-            escalated=incident and not opened and sick and self._sick % policy.persist == 0,
+            escalated=incident and not ended and sick and again,
             closed=closed or ended,
             onset_step=event.onset if event is not None else None,
             harmed=harmed,
             sick_in_row=self._sick,
             skipped_in_row=self._skipped,
-            z={d.signal: d.reading.z for d in (*self._z.values(), self._micro) if d.reading}
-            if finite
-            else {},
-            level_shift=shifts,
+            z={signal: d.reading.z for signal, d in self._all.items() if d.reading} if finite else {},
+            level_shift=risen,
         )
+
+    def doubt(self, step: int) -> int | None:
+        """Return the first step of which an incident may still come: of an outlier, or of spikes that repeat."""
+        within = self.policy.repeat.within if self.policy.repeat else 0
+        onsets = [promise.onset for promise in self._promises]
+        onsets += [onset for onset, _ in self._spikes if onset > step - within]
+        onsets += [self._open.onset] if self._open is not None else []
+        return min(onsets, default=None)
 
     # ---- state ---------------------------------------------------------------------------------------------------
 
@@ -375,9 +434,9 @@ class Watch:
             "seen": self.seen,
             "healthy_for": self.healthy_for,
             "nonfinite": self._nonfinite.state_dict(),
-            "micro": self._micro.state_dict(),
-            "micro_strong": list(self._micro_strong),
-            "z": {signal: detector.state_dict() for signal, detector in self._z.items()},
+            "unjudged": self.unjudged,
+            "parts_strong": {signal: list(strength) for signal, strength in self._parts_strong.items()},
+            "z": {signal: detector.state_dict() for signal, detector in self._all.items()},
             "further": {detector.rule: detector.state_dict() for detector in self._further},
             "tails": {signal: tail.state_dict() for signal, tail in self._tails.items()},
             "open": self._open.to_dict() if self._open is not None else None,
@@ -392,15 +451,17 @@ class Watch:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the state of `state_dict`; detectors the state does not know begin anew."""
+        """Take up the state of `state_dict`; detectors an older state does not know begin anew."""
         self.seen, self.healthy_for = state["seen"], state["healthy_for"]
         self._nonfinite.load_state_dict(state["nonfinite"])
-        for signal, detector in self._z.items():
-            detector.load_state_dict(state["z"][signal])
-        for signal, tail in self._tails.items():
-            tail.load_state_dict(state["tails"][signal])
-        self._micro.load_state_dict(state["micro"])
-        self._micro_strong = list(state["micro_strong"])
+        self.unjudged = state.get("unjudged", 0)
+        baselines = state["z"] | ({"worst_micro_loss": state["micro"]} if "micro" in state else {})
+        for signal in [name for name in self._all if name in baselines]:
+            self._all[signal].load_state_dict(baselines[signal])
+            self._tails[signal].load_state_dict(state["tails"][signal])
+        self._parts_strong = {
+            signal: list(strength) for signal, strength in state.get("parts_strong", {}).items()
+        }
         self._further = further_detectors(self.policy)
         for further in self._further:
             if further.rule in state["further"]:
@@ -420,7 +481,7 @@ class Watch:
 
 def _unnamed(outliers: list[Trip], trips: list[Trip], graced: bool) -> list[Trip]:
     """Return the outliers that no rule names already."""
-    named = {trip.signal for trip in trips if trip.rule == "robust_z"}
+    named = {trip.signal for trip in trips if trip.rule in ("robust_z", "samples")}
     return [] if graced else [trip for trip in outliers if trip.signal not in named]
 
 

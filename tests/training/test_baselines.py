@@ -105,17 +105,68 @@ def test_contexts_do_not_mix() -> None:
         assert reading is None or abs(reading.z) < 6
 
 
-def test_a_new_context_is_silent_for_eight_steps_then_speaks_with_twice_the_carried_scale() -> None:
+def test_a_new_context_is_silent_for_three_steps_then_speaks_with_the_carried_scale_widened() -> None:
     lines = Baselines(16, 8, 6.0, share=0.005)
     for step, value in enumerate(noise(100)):
         lines.of("a", step).update(value)
     carried = lines.of("a", 100).relative_scale
     readings = [lines.of("b", 100 + i).update(4.0) for i in range(9)]
-    assert readings[:8] == [None] * 8
-    assert readings[8] is not None
     assert carried is not None
-    assert readings[8].scale == pytest.approx(2 * carried * 4.0)
-    assert readings[8].z == 0.0
+    assert readings[:3] == [None] * 3
+    scales = [reading.scale for reading in readings[3:] if reading is not None]
+    assert scales == pytest.approx([4 * carried * 4.0] * 5 + [2 * carried * 4.0])
+    assert {reading.z for reading in readings[3:] if reading is not None} == {0.0}
+
+
+def test_a_run_that_begins_with_many_short_contexts_judges_all_of_them_once_one_has_a_scale() -> None:
+    """Six stages of two steps, over and over: none has half a window for a long time."""
+    lines = Baselines(128, 64, 6.0, share=0.005)
+    silent = []
+    for step, value in enumerate(noise(600)):
+        if lines.of(str(step // 2 % 6), step).update(value) is None:
+            silent.append(step)
+    assert silent == list(range(max(silent) + 1))
+    assert max(silent) < 160
+
+
+def test_a_short_context_does_not_widen_the_scale_that_the_next_one_carries_over() -> None:
+    lines = Baselines(16, 8, 6.0, share=0.005)
+    for step, value in enumerate(noise(100)):
+        lines.of("a", step).update(value)
+    carried = lines.of("a", 100).relative_scale
+    for number in range(5):
+        for step in range(4):
+            lines.of(f"b{number}", 101 + 4 * number + step).update(4.0)
+    assert lines.of("c", 130).carried == carried
+
+
+def test_a_loss_that_falls_to_a_hundredth_within_a_window_is_judged_by_the_scale_it_has_now() -> None:
+    line = Baseline(64, 32, 6.0, share=0.005)
+    dice = random.Random(3)
+    for step in range(200):
+        line.update(5.0 * 0.93**step * math.exp(0.05 * dice.gauss(0, 1)))
+    now = 5.0 * 0.93**200
+    usual, sick = line.update(now), line.update(10 * now)
+    assert usual is not None
+    assert sick is not None
+    assert abs(usual.z) < 3
+    assert sick.z > 20
+
+
+def test_a_state_of_an_older_version_is_taken_up() -> None:
+    line = Baseline(16, 8, 6.0, share=0.005)
+    for value in noise(100):
+        line.update(value)
+    state = line.state_dict()
+    level = sorted(state["values"])
+    unit = (level[len(level) // 2] + level[(len(level) - 1) // 2]) / 2
+    state["residuals"] = [stray * unit for stray in state.pop("strays")]
+    again = Baseline(16, 8, 6.0, share=0.005)
+    again.load_state_dict(state)
+    one, other = line.update(9.0), again.update(9.0)
+    assert one is not None
+    assert other is not None
+    assert (other.z, other.median) == pytest.approx((one.z, one.median))
 
 
 def test_a_context_away_for_ten_windows_begins_anew() -> None:

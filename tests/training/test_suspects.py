@@ -131,6 +131,32 @@ def test_where_all_samples_are_far_off_it_says_so() -> None:
     assert len(found.rows) == 16
 
 
+def test_samples_stand_out_only_where_the_rest_of_their_batch_is_healthy() -> None:
+    """Of weights that are off, some samples suffer most: they are not to blame."""
+    losses = [4.3 + 0.5 * q for q in quantiles(16, 9)]
+    losses[3] = 6.5
+    found = culprits(losses, USUAL)
+    assert (found.rows, found.uniform) == ((3,), True)
+
+
+def test_more_than_half_of_a_batch_can_stand_out() -> None:
+    losses = [3.0 + 0.5 * q for q in quantiles(16, 9)]
+    for row in range(10):
+        losses[row] = 9.0 + row
+    found = culprits(losses, USUAL)
+    assert (set(found.rows), found.uniform) == (set(range(10)), False)
+
+
+def test_samples_a_detector_points_at_are_named_though_each_alone_would_pass() -> None:
+    losses = [3.0 + 0.5 * q for q in quantiles(16, 9)]
+    losses[3] = losses[7] = losses[8] = 4.8
+    assert culprits(losses, USUAL).rows == ()
+    assert culprits(losses, USUAL, highest=3).rows == (3, 7, 8)
+    losses[3] = losses[7] = 0.1
+    assert culprits(losses, USUAL, lowest=2).rows == (3, 7)
+    assert culprits([3.0 + 0.5 * q for q in quantiles(16, 9)], USUAL, highest=3, lowest=2).rows == ()
+
+
 def test_without_a_past_the_batch_alone_decides() -> None:
     assert culprits([2.0, 2.1, 2.2, 1.9, 2.0, 2.1, 30.0]).rows == (6,)
     assert culprits([2.0, 9.0]).rows == ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import random
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cleanfeed.training.metrics import Metrics, Verdict
+from cleanfeed.training.metrics import SAMPLE_HIGH, SAMPLE_LOW, Metrics, Verdict
 from cleanfeed.training.options import Repeat
 from cleanfeed.training.policy import Policy
 from cleanfeed.training.watch import Watch
@@ -93,6 +94,55 @@ def test_a_sick_micro_batch_that_the_mean_hides_confirms_a_norm_and_says_nothing
     steps = changed(steps, 300, grad_norm=0.5 * math.exp(0.2 * 8))
     expected = (max(300, 300 + gap), "conjunction", min(300, 300 + gap))
     assert opened(run(Watch(EARLY), steps)) == [expected] * incidents
+
+
+def with_samples(steps: list[Metrics], rows: int = 8) -> list[Metrics]:
+    """Return the steps with the ends of a batch whose samples lose 2 ± 0.2 nats."""
+    dice = random.Random(8)
+    made = []
+    for metrics in steps:
+        losses = sorted(dice.gauss(2.0, 0.2) for _ in range(rows))
+        ends = dict(zip((*SAMPLE_HIGH, *SAMPLE_LOW), (*losses[:-4:-1], *losses[:2]), strict=True))
+        made.append(replace(metrics, extra=ends))
+    return made
+
+
+def with_ends(steps: list[Metrics], at: int, **ends: float) -> list[Metrics]:
+    return [replace(m, extra={**m.extra, **ends}) if m.step == at else m for m in steps]
+
+
+@pytest.mark.parametrize(
+    ("ends", "incidents"),
+    [
+        ({}, 0),
+        ({"sample_high_1": 5.0}, 1),
+        ({"sample_high_1": 3.0}, 0),
+        ({"sample_high_1": 3.3, "sample_high_2": 3.2}, 1),
+        ({"sample_high_1": 2.9, "sample_high_2": 2.9, "sample_high_3": 2.9}, 1),
+        ({"sample_low_1": 0.0001}, 0),
+        ({"sample_low_1": 0.01, "sample_low_2": 0.02}, 1),
+        ({"sample_low_1": 0.5, "sample_low_2": 0.6}, 0),
+    ],
+)
+def test_samples_that_lie_far_out_are_an_incident_though_the_batch_hides_them(
+    ends: dict[str, float], incidents: int
+) -> None:
+    """One very far, or two or three together that no healthy batch has; documents known by heart are none."""
+    verdicts = run(Watch(EARLY), with_ends(with_samples(healthy(400)), 300, **ends))
+    assert opened(verdicts) == [(300, "samples", 300)] * incidents
+    assert skipped(verdicts) == [300] * incidents
+
+
+def test_a_sample_that_is_far_out_confirms_a_norm_that_is() -> None:
+    steps = with_ends(with_samples(healthy(400)), 300, sample_high_1=3.2)
+    steps = changed(steps, 301, grad_norm=0.5 * math.exp(0.2 * 8))
+    assert opened(run(Watch(EARLY), steps)) == [(301, "conjunction", 300)]
+
+
+def test_steps_of_a_new_context_that_nobody_judged_are_counted() -> None:
+    watch = Watch(EARLY)
+    run(watch, healthy(200, context="0/0") + healthy(100, 201, loss=(3.1, 0.03), context="1/0"))
+    assert watch.unjudged == 3
 
 
 def test_five_outlying_losses_in_a_row_are_an_incident() -> None:
@@ -184,6 +234,27 @@ def test_a_level_that_stays_becomes_the_baseline_and_the_incident_ends() -> None
     assert skipped(verdicts) == [301, 302, 303, 304, 305]
 
 
+def test_a_level_below_the_old_one_ends_no_incident_and_is_none() -> None:
+    steps = [replace(m, loss=m.loss - 1.0) if m.step > 300 else m for m in healthy(400)]
+    assert {v.level_shift for v in run(Watch(EARLY), steps)} == {()}
+    for at in range(301, 341, 8):
+        steps = changed(steps, at, grad_norm=50.0)
+    verdicts = run(Watch(EARLY), steps)
+    assert opened(verdicts) == [(301, "robust_z", 301)]
+    assert [v.step for v in verdicts if v.closed] == [344]
+    assert {v.level_shift for v in verdicts} == {()}
+
+
+def test_an_incident_ends_at_the_step_at_which_the_next_one_opens() -> None:
+    steps = changed(changed(healthy(400), 300, loss=9.0), 311, loss=9.0)
+    verdicts = run(Watch(EARLY), steps)
+    assert [(v.step, v.opened, v.closed) for v in verdicts if v.opened or v.closed] == [
+        (300, True, False),
+        (311, True, True),
+        (322, False, True),
+    ]
+
+
 def test_low_outliers_are_harmless() -> None:
     verdicts = run(Watch(EARLY), changed(healthy(400), 300, loss=0.1, grad_norm=1e-6))
     assert {v.state for v in verdicts} == {"healthy"}
@@ -232,12 +303,13 @@ MICRO = st.sampled_from([2.5, 4.0])
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_it_continues_the_same_from_its_state_wherever_it_is_cut(data: st.DataObject) -> None:
-    steps = [replace(m, worst_micro_loss=m.loss + 0.3) for m in healthy(500)]
+    steps = with_samples([replace(m, worst_micro_loss=m.loss + 0.3) for m in healthy(500)])
     for _ in range(6):
         at = data.draw(st.integers(100, 499))
         value = data.draw(st.sampled_from([NAN, 2.16, 2.3, 9.0, 0.5]))
         norm = data.draw(st.sampled_from([NAN, 0.5, 3.0, 90.0]))
         steps = changed(steps, at, loss=value, grad_norm=norm, worst_micro_loss=data.draw(MICRO))
+        steps = with_ends(steps, at, sample_high_1=data.draw(MICRO), sample_low_2=data.draw(MICRO) - 2.45)
     cut = data.draw(st.integers(1, 499))
     whole, first, second = Watch(EARLY), Watch(EARLY), Watch(EARLY)
     expected = run(whole, steps)
@@ -249,8 +321,23 @@ def test_it_continues_the_same_from_its_state_wherever_it_is_cut(data: st.DataOb
 
 def test_the_state_stays_small() -> None:
     watch = Watch()
-    run(watch, healthy(3000))
-    assert len(json.dumps(watch.state_dict())) < 40_000
+    run(watch, with_samples(healthy(3000)))
+    assert len(json.dumps(watch.state_dict())) < 60_000
+
+
+def test_a_state_from_before_there_were_signals_of_samples_is_taken_up() -> None:
+    steps = [replace(m, worst_micro_loss=m.loss + 0.3) for m in changed(healthy(400), 300, loss=9.0)]
+    whole, first, second = Watch(EARLY), Watch(EARLY), Watch(EARLY)
+    expected = run(whole, steps)
+    got = run(first, steps[:250])
+    state = first.state_dict()
+    known = ("loss", "grad_norm")
+    state["micro"], state["micro_strong"] = state["z"]["worst_micro_loss"], [-1, 0.0]
+    state["z"] = {signal: state["z"][signal] for signal in known}
+    state["tails"] = {signal: state["tails"][signal] for signal in (*known, "worst_micro_loss")}
+    del state["parts_strong"], state["unjudged"]
+    second.load_state_dict(json.loads(json.dumps(state)))
+    assert got + run(second, steps[250:]) == expected
 
 
 # ---- false alarms --------------------------------------------------------------------------------------------------
