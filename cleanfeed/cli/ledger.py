@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cleanfeed.cli.options import debug_option, enter, json_option
+from cleanfeed.cli.options import debug_option, enter, finished_build, json_option
 
 if TYPE_CHECKING:
     from cleanfeed.runs.audit import Audit
@@ -20,7 +20,9 @@ def ledger() -> None:
 
 @ledger.command(short_help="Prove which samples a run trained.")
 @click.argument("run", metavar="RUN")
-@click.option("--curriculum", metavar="DIR", help="The curriculum, where it has moved since.")
+@click.option(
+    "--curriculum", metavar="DIR", callback=finished_build, help="The curriculum, where it has moved since."
+)
 @json_option
 @debug_option
 def audit(run: str, curriculum: str | None, as_json: bool) -> int:

@@ -66,6 +66,21 @@ def named(_: click.Context, parameter: click.Parameter, value: Any) -> Any:
     return value
 
 
+def finished_build(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """Refuse a folder that holds no finished build; an address is left to whoever opens it."""
+    named(context, parameter, value)
+    if value is not None and "://" not in value and not (Path(value) / "manifest.json").is_file():
+        raise MisuseError(
+            one_line(
+                "no finished build",
+                f"--curriculum {value}",
+                "no manifest.json",
+                "a folder 'cleanfeed build' wrote",
+            )
+        )
+    return value
+
+
 def refuse_folder(option: str, name: str) -> None:
     """Refuse a folder where a file is to be written, before anything else is done.
 

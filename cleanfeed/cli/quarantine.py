@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cleanfeed.cli.options import debug_option, enter, json_option, named, refuse_folder
+from cleanfeed.cli.options import debug_option, enter, finished_build, json_option, named, refuse_folder
 from cleanfeed.errors import MisuseError, one_line
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def quarantine() -> None:
 @RUN_OR_STORE
 @INCIDENT
 @click.option("--html", "html", metavar="FILE", callback=named, help="Write a page that needs no other file.")
-@click.option("--curriculum", metavar="DIR", callback=named, help="Where the curriculum lies now.")
+@click.option("--curriculum", metavar="DIR", callback=finished_build, help="Where the curriculum lies now.")
 @click.option(
     "--look-ahead",
     metavar="N",
@@ -125,7 +125,7 @@ def show(place: str, incident: int | None, as_json: bool) -> int:
 @click.option(
     "--curriculum",
     metavar="DIR",
-    callback=named,
+    callback=finished_build,
     help="Build the samples are in: documents are noted with them, and a hash of no sample is refused.",
 )
 @json_option

@@ -290,7 +290,7 @@ def places_in(curriculum: str, hashes: Sequence[str]) -> dict[str, tuple[str, st
         MisuseError: One of them is not in it.
     """
     corpus = Corpus(curriculum)
-    rows, _ = corpus.rows_of(hashes)
+    rows, _ = corpus.rows_of(hashes, most=None)
     missing = [name for name in hashes if name not in rows]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""

@@ -14,10 +14,11 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import duckdb
 
+from cleanfeed.arguments import check_call, check_list, check_path, wrong
 from cleanfeed.errors import BusyError, CleanfeedError, MisuseError, one_line
 from cleanfeed.quarantine import schema
 from cleanfeed.quarantine.exporting import write_export
@@ -56,6 +57,7 @@ STORE_NAME = "quarantine.duckdb"
 OWN_RUN = "."
 """Name of the run in whose directory the store lies."""
 PATIENCE = 5.0
+STATES: tuple[str, ...] = get_args(State)
 
 
 class Quarantine:
@@ -71,6 +73,10 @@ class Quarantine:
     """
 
     def __init__(self, path: str | Path, *, patience: float = PATIENCE, on_note: Note | None = None) -> None:
+        check_path("Quarantine", "path", path)
+        if isinstance(patience, bool) or not isinstance(patience, (int, float)) or not patience >= 0:
+            raise wrong("Quarantine", "patience", patience, "a number of seconds, 0 or more")
+        check_call("Quarantine", "on_note", on_note, optional=True)
         path = Path(path)
         self.path = path / STORE_NAME if path.is_dir() else path
         self.patience = patience
@@ -88,6 +94,8 @@ class Quarantine:
         Returns:
             Whether the store holds it now. If not, the reason was noted; the next write takes it up.
         """
+        if not isinstance(incident, Incident):
+            raise wrong("record", "incident", incident, "an Incident")
         root = self.path.parent if run is None else run.root if isinstance(run, RunDir) else Path(run)
         name = run_name(self.path, RunDir(root))
         try:
@@ -114,6 +122,10 @@ class Quarantine:
             BusyError: Another process holds the store.
             ForeignStoreError: The file is no store.
         """
+        check_list("rebuild", "runs", runs, "run directories")
+        runs = list(runs)
+        for run in runs:
+            check_path("rebuild", "runs", run)
         self._refuse_foreign()
         with only_writer(decisions_path(self.path), self.patience):
             held, stored = Contents({}, {}), []
@@ -185,18 +197,27 @@ class Quarantine:
         Raises:
             MisuseError: The name ends otherwise, or there is no store.
         """
+        check_path("export", "out", out)
         rows = [row for row in self.rows("samples") if row["state"] == "quarantined"]
         write_export(Path(out), rows, str(self.path))
         return len(rows)
 
     def hashes(self, state: State = "quarantined") -> list[str]:
-        """Return the hashes of the samples in a state, sorted; none where there is no store yet."""
+        """Return the hashes of the samples in a state, sorted; none where there is no store yet.
+
+        Raises:
+            MisuseError: There is no such state.
+        """
+        if state not in STATES:
+            raise wrong("hashes", "state", state, f"one of {', '.join(STATES)}")
         if not self.exists():
             return []
         return sorted(row["sample_hash"] for row in self.rows("samples") if row["state"] == state)
 
     def skip_ranges(self, run: str | Path | None = None) -> list[SkipRange]:
         """Return the slots a run skips; by default those of the run in whose directory the store lies."""
+        if run is not None:
+            check_path("skip_ranges", "run", run)
         name = OWN_RUN if run is None else run_name(self.path, RunDir(Path(run)))
         rows = self.rows("skip_ranges") if self.exists() else []
         return [
@@ -236,6 +257,11 @@ class Quarantine:
             self._read_files_instead(error)
             with in_memory(self._sources([]), self._note) as connection:
                 return {name: _all_rows(connection, name) for name in names}
+
+    def file_rows(self, table: str) -> list[dict[str, Any]]:
+        """Return the rows of a table as the files beside the store have them, whatever the store is: see `rows`."""
+        with in_memory(self._sources([]), self._note) as connection:
+            return _all_rows(connection, table)
 
     def exists(self) -> bool:
         """Return whether there is a store, or something to make one from."""
@@ -363,6 +389,7 @@ class Quarantine:
         by: str | None,
         places: dict[str, tuple[str, str, int]],
     ) -> None:
+        check_decision(reason, by, places)
         if not reason.strip():
             raise MisuseError(one_line("no reason given", "reason", "nothing", "why this is decided"))
         self._refuse_foreign()
@@ -426,18 +453,32 @@ def _all_rows(connection: duckdb.DuckDBPyConnection, table: str) -> list[dict[st
     return sorted(rows, key=lambda row: tuple((row[name] is not None, row[name] or 0) for name in order))
 
 
+def check_decision(reason: object, by: object, places: object) -> None:
+    """Refuse a reason or a name that is no text, and places that are not (doc_id, source, source_row)."""
+    if not isinstance(reason, str):
+        raise wrong("add or release", "reason", reason, "a text")
+    if by is not None and not isinstance(by, str):
+        raise wrong("add or release", "by", by, "a name or None")
+    kinds = (str, str, int)
+    for place in places.values() if isinstance(places, dict) else [places]:
+        if not isinstance(place, tuple) or [type(one) for one in place] != list(kinds):
+            raise wrong("add", "places", place, "(doc_id, source, source_row) by sample hash")
+
+
 def checked_hashes(hashes: Sequence[str]) -> list[str]:
     """Return sample hashes in lower case, each once, in the order given.
 
     Raises:
         MisuseError: There is none, or one is not 32 hexadecimal digits.
     """
+    check_list("add or release", "hashes", hashes, "sample hashes")
+    hashes = list(hashes)
     if not hashes:
         raise MisuseError(one_line("no sample given", "HASH", "nothing", "sample hashes"))
     for text in hashes:
-        if len(text) != 32 or not set(text) <= set("0123456789abcdefABCDEF"):
+        if not isinstance(text, str) or len(text) != 32 or not set(text) <= set("0123456789abcdefABCDEF"):
             raise MisuseError(
-                one_line("not a hash", "HASH", repr(text[:60]), "32 hexadecimal digits, a sample_hash")
+                one_line("not a hash", "HASH", repr(text)[:62], "32 hexadecimal digits, a sample_hash")
             )
     return list(dict.fromkeys(text.lower() for text in hashes))
 

@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from cleanfeed.arguments import check_list
 from cleanfeed.errors import MisuseError, one_line
 
 TIMEOUT = 10.0
@@ -31,6 +32,9 @@ class Alerts:
     """
 
     def __init__(self, targets: Target | Iterable[Target] | None, run: str) -> None:
+        if targets is not None and not callable(targets):
+            check = [targets] if isinstance(targets, str) else targets
+            check_list("TrainingGuard", "on_alert", check, "functions and http(s) addresses")
         found = (
             [targets] if targets is None or isinstance(targets, str) or callable(targets) else list(targets)
         )

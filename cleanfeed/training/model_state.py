@@ -25,6 +25,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.state_dict_loader import load as load_shards
 from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 
+from cleanfeed.arguments import wrong
 from cleanfeed.errors import CheckpointError, one_line
 
 WHOLE = "state.pt"
@@ -51,6 +52,18 @@ class ModelState:
         scaler: Any = None,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
+        call = "Checkpoints.of"
+        kinds: list[tuple[str, Any, type]] = [
+            ("model", model, torch.nn.Module),
+            ("optimizer", optimizer, torch.optim.Optimizer),
+        ]
+        for name, value, kind in kinds:
+            if not isinstance(value, kind):
+                swapped = isinstance(value, torch.optim.Optimizer)
+                todo = "Model and optimizer are in each other's place." if swapped else ""
+                raise wrong(call, name, value, f"a torch {kind.__name__}", todo)
+        if extra is not None and (not isinstance(extra, Mapping) or {"scheduler", "scaler", ""} & set(extra)):
+            raise wrong(call, "extra", extra, "parts by name, none of them called scheduler or scaler")
         self.model = model
         self.optimizer = optimizer
         self.parts = {"scheduler": scheduler, "scaler": scaler, **(extra or {})}

@@ -19,6 +19,7 @@ from cleanfeed.cli.incident import show_report
 from cleanfeed.cli.incident_page import page
 from cleanfeed.cli.main import main
 from cleanfeed.errors import BusyError
+from cleanfeed.quarantine.corpus import Corpus
 from cleanfeed.quarantine.report import make_report
 from cleanfeed.quarantine.store import Quarantine
 from cleanfeed.runs.incident_files import read_incident, write_incident
@@ -302,6 +303,18 @@ def test_add_notes_the_document_and_refuses_a_hash_of_no_sample(
     assert Quarantine(store).hashes() == [world.poison]
 
 
+def test_add_finds_a_sample_however_far_back_it_lies(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        Corpus.rows_of, "__defaults__", (1,)
+    )  # a report looks no further than the first row group
+    assert world.poison not in Corpus(str(world.out)).rows_of([world.poison])[0]
+    store = tmp_path / "store.duckdb"
+    assert run("add", store, world.poison, "--reason", "bad", "--curriculum", world.out) == 0
+    assert Quarantine(store).rows("samples")[0]["source_row"] == 40
+
+
 @pytest.mark.parametrize("kind", ["store", "run", "parquet", "text"])
 def test_a_build_leaves_out_what_is_quarantined(
     world: World,
@@ -561,3 +574,22 @@ def test_a_held_store_is_waited_for_once_and_said_once(
             said == "note: read from the incident files instead: the store is in use: here: got process 7.\n"
         )
     assert opened == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("quarantine", "report", "{run}"),
+        ("quarantine", "add", "{run}", A, "--reason", "seen"),
+        ("ledger", "audit", "{run}"),
+    ],
+)
+def test_a_curriculum_that_is_not_there_is_misuse_in_every_command(
+    tmp_path: Path, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = recorded(tmp_path / "run")
+    words = [word.format(run=place) for word in command]
+    assert main([*words, "--curriculum", str(tmp_path)]) == 2
+    assert one_error(capsys) == (
+        f"no finished build: --curriculum {tmp_path}: got no manifest.json, expected a folder 'cleanfeed build' wrote."
+    )
