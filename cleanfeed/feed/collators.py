@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -11,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import get_worker_info
 
+from cleanfeed.arguments import check_list, check_whole, wrong
 from cleanfeed.errors import MisuseError, one_line
 from cleanfeed.feed.buffers import Blocks
 from cleanfeed.feed.samples import NO_SAMPLE, Ids, Samples
@@ -102,10 +104,18 @@ class Collator:
     def __init__(
         self, pad_id: int, tokenizer: Tokenizer | None = None, max_length: int | None = None
     ) -> None:
-        if max_length is not None and max_length < 1:
-            raise MisuseError(
-                one_line("max_length too small", type(self).__name__, str(max_length), "1 or more")
-            )
+        call = type(self).__name__
+        check_whole(call, "pad_id", pad_id)
+        if max_length is not None:
+            check_whole(call, "max_length", max_length, 1)
+        tokenizer = os.fspath(tokenizer) if isinstance(tokenizer, os.PathLike) else tokenizer
+        if not (
+            tokenizer is None
+            or isinstance(tokenizer, str)
+            or callable(tokenizer)
+            or hasattr(tokenizer, "encode_batch")
+        ):
+            raise wrong(call, "tokenizer", tokenizer, "a path, a tokenizer, or a function of a list of texts")
         self.pad_id = pad_id
         self.max_length = max_length
         self._tokenize = None if tokenizer is None else Tokenizing(tokenizer)
@@ -124,7 +134,13 @@ class Collator:
         """Tokens cut off so far."""
         return int(self._cuts.counts[:, 1].sum())
 
-    def _rows(self, batch: Sequence[Mapping[str, Any]]) -> Samples:
+    def _rows(self, batch: Any) -> Samples:
+        if not isinstance(batch, Samples):
+            check_list("collator", "batch", batch, "samples")
+            for item in batch:
+                if not isinstance(item, Mapping):
+                    todo = "Give it what Curriculum holds: DataLoader(curriculum, collate_fn=…)."
+                    raise wrong("collator", "batch", item, "samples with input_ids or text", todo)
         samples = Samples.gathered(batch)
         if samples.tokens is None and self._tokenize is not None:
             samples = self._tokenize(samples)
@@ -177,10 +193,8 @@ class PadCollator(Collator):
         pad_to: Literal["longest", "stage", "max_length"] = "longest",
     ) -> None:
         super().__init__(pad_id, tokenizer, max_length)
-        if to_multiple_of is not None and to_multiple_of < 1:
-            raise MisuseError(
-                one_line("to_multiple_of too small", "PadCollator", str(to_multiple_of), "1 or more")
-            )
+        if to_multiple_of is not None:
+            check_whole("PadCollator", "to_multiple_of", to_multiple_of, 1)
         if pad_to not in ("longest", "stage", "max_length"):
             raise MisuseError(
                 one_line("unknown pad_to", "PadCollator", repr(pad_to), "longest, stage or max_length")

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from torch.utils.data import Dataset
 
+from cleanfeed.arguments import check_bool, check_path, check_whole
 from cleanfeed.errors import one_line
 from cleanfeed.feed.catalog import read_catalog
 from cleanfeed.feed.reader import Reader
@@ -58,6 +59,9 @@ class Curriculum(Dataset[Item]):
     def __init__(
         self, path: str | os.PathLike[str], *, cache_bytes: int = CACHE_BYTES, decode_ahead: bool = True
     ) -> None:
+        check_path("Curriculum", "path", path)
+        check_whole("Curriculum", "cache_bytes", cache_bytes, 0)
+        check_bool("Curriculum", "decode_ahead", decode_ahead)
         self.catalog = read_catalog(os.fspath(path))
         self.cache_bytes, self.decode_ahead = cache_bytes, decode_ahead
         self._forget()

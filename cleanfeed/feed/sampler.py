@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch.utils.data import Sampler
 
+from cleanfeed.arguments import check_bool, check_list, check_whole
 from cleanfeed.errors import MisuseError, ResumeError, one_line
 from cleanfeed.feed.batches import Batches
 from cleanfeed.feed.catalog import StageEntry
@@ -97,6 +98,10 @@ class CurriculumSampler(Sampler[list[int]]):
             raise MisuseError(
                 one_line("not a curriculum", "curriculum", repr(curriculum), todo="Give a Curriculum(path).")
             )
+        check_bool("CurriculumSampler", "drop_last", drop_last)
+        for name, value in (("rank", rank), ("world_size", world_size)):
+            if value is not None:
+                check_whole("CurriculumSampler", name, value)
         self.curriculum = curriculum
         self.rank, self.world_size = this_rank(rank, world_size)
         sizes = {
@@ -214,6 +219,7 @@ class CurriculumSampler(Sampler[list[int]]):
         return [one.tobytes().hex() for one in self._hashes.of(self.slot_rows(slot))]
 
     def _checked(self, slot: int) -> int:
+        check_whole("sampler", "slot", slot)
         if not 0 <= slot < self.n_slots:
             raise MisuseError(one_line("no such slot", "slot", str(slot), f"0 to {self.n_slots - 1}"))
         return slot
@@ -237,6 +243,7 @@ class CurriculumSampler(Sampler[list[int]]):
 
         One pass over the column of hashes finds all that were not looked up before.
         """
+        check_list("slots_of", "hashes", hashes, "sample hashes")
         rows_of = self._hashes.rows_of([hash_bytes(one) for one in hashes])
         rows = np.array([row for rows in rows_of.values() for row in rows], dtype=np.int64)
         owners = [one.hex() for one, found in rows_of.items() for _ in found]
@@ -252,6 +259,8 @@ class CurriculumSampler(Sampler[list[int]]):
 
     def skip(self, first: int, last: int) -> None:
         """Leave out the slots from ``first`` to ``last``, both included, from what is issued from now on."""
+        check_whole("skip", "first", first)
+        check_whole("skip", "last", last)
         if not 0 <= first <= last < self.n_slots:
             raise MisuseError(
                 one_line(
@@ -262,6 +271,8 @@ class CurriculumSampler(Sampler[list[int]]):
 
     def unskip(self, first: int, last: int) -> None:
         """Take slots out of the skip ranges again."""
+        check_whole("unskip", "first", first)
+        check_whole("unskip", "last", last, first)
         self.exclusions.unskip(first, last)
 
     def quarantine(self, hashes: Iterable[str | bytes]) -> Quarantined:
@@ -270,6 +281,7 @@ class CurriculumSampler(Sampler[list[int]]):
         Raises:
             MisuseError: One is no sample hash; none is taken.
         """
+        check_list("quarantine", "hashes", hashes, "sample hashes")
         wanted = dict.fromkeys(hash_bytes(one) for one in hashes)
         new = [one for one in wanted if one not in self.exclusions.hashes]
         rows = self._hashes.rows_of(new)
@@ -281,12 +293,26 @@ class CurriculumSampler(Sampler[list[int]]):
 
     def release(self, hashes: Iterable[str | bytes]) -> int:
         """Take samples out of the quarantine; return how many were in it."""
+        check_list("release", "hashes", hashes, "sample hashes")
         return self.exclusions.release([hash_bytes(one) for one in hashes])
 
     def excluded_share(self) -> float:
         """Return the share of the run's samples that are left out by skip ranges and quarantine, 0 to 1."""
         trained = self.epochs * self.curriculum.catalog.samples - self.dropped
         return self.exclusions.samples() / trained
+
+    def excluded_by(self, hashes: Iterable[str | bytes], ranges: Iterable[tuple[int, int]]) -> int:
+        """Return how often a sample is left out over the run by some hashes and skip ranges alone.
+
+        Args:
+            hashes: Quarantined sample hashes; those of no sample of this curriculum count for nothing.
+            ranges: First and last slot of each skip range, both included; what lies beyond the run does not count.
+        """
+        alone = Exclusions(self.schedule)
+        rows = self._hashes.rows_of([hash_bytes(one) for one in hashes])
+        alone.quarantine({one: found for one, found in rows.items() if found})
+        alone.add_state({"skipped": [list(one) for one in ranges], "quarantined": {}})
+        return alone.samples()
 
     # Where training is.
 
@@ -315,6 +341,7 @@ class CurriculumSampler(Sampler[list[int]]):
                     one_line("nothing to commit", "commit", "no slot issued since the last commit")
                 )
             slot = self._issued[0][0]
+        check_whole("commit", "slot", slot)
         if not self._committed <= slot < self.n_slots:
             expected = f"{self._committed} to {self.n_slots - 1}"
             raise MisuseError(one_line("a slot that cannot be committed now", "commit", str(slot), expected))

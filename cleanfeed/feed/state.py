@@ -15,6 +15,8 @@ from cleanfeed.feed.token_schedule import TokenSchedule
 STATE_VERSION = 1
 SAME = ("order_version", "curriculum", "seed", "lanes", "global_batch", "batch_tokens", "schedule")
 """What decides which rows a slot holds: another value means another run."""
+KINDS = {"committed": int, "epochs": int, "skipped": list, "quarantined": Mapping}
+"""What some parts of a state must be."""
 ALSO = ("epochs", "drop_last", "committed", "skipped", "quarantined")
 
 
@@ -44,6 +46,10 @@ def check_state(state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     missing = [name for name in (*SAME, *ALSO) if name not in state]
     if missing:
         raise ResumeError(one_line("a state is incomplete", where, f"no {', '.join(missing)}"))
+    odd = [name for name, kind in KINDS.items() if not isinstance(state[name], kind)]
+    if odd:
+        got = ", ".join(f"{name} of type {type(state[name]).__name__}" for name in odd)
+        raise ResumeError(one_line("not a state of a sampler", where, got, "what state_dict() returned"))
     different = [name for name in SAME if state[name] != own[name]]
     if different:
         raise ResumeError(
