@@ -27,7 +27,9 @@ FROM read_parquet($duplicates) duplicates
 JOIN read_parquet($candidates) candidates ON candidates.position = duplicates.duplicate_of
 ORDER BY duplicates.position
 """
-MEMORY_LIMIT = 2**29
+MEMORY_LIMIT = 2**28
+"""Bytes for DuckDB, which takes about twice as much: more than that is on disk. The workers wait meanwhile and keep what
+they have."""
 ROWS = 1 << 16
 
 

@@ -39,7 +39,7 @@ def repeated_ids(out: AnyPath, names: Sequence[str], documents: int, scratch: Pa
     if documents <= FEW and not isinstance(out, ObjectPath):
         ids = [pq.read_table(out / name, columns=["doc_id"]).column(0) for name in names]
         return documents - int(pc.count_distinct(pa.chunked_array(ids, pa.string())).as_py())
-    with duckdb_over(out, memory_limit="512MB", threads=1) as store:
+    with duckdb_over(out, memory_limit="256MB", threads=1) as store:
         store.execute("SET temp_directory = ?", [str(scratch)])
         parts = [str(out / name) for name in names]
         row = store.execute(
