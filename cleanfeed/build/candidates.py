@@ -10,14 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from cleanfeed.build.judge import DUPLICATES_SCHEMA, Corpus, Judge, Judged
 from cleanfeed.build.measure import Report
 from cleanfeed.build.tasks import Context, Segment
 from cleanfeed.curriculum.duplicates import FEW, DuplicateCounts, find_duplicates
 from cleanfeed.curriculum.paths import AnyPath, fetched
-from cleanfeed.curriculum.writer import HASH_TYPE, PartWriter
+from cleanfeed.curriculum.writer import HASH_TYPE, PartWriter, read_part
 from cleanfeed.settings import DuplicateSettings
 from cleanfeed.signals.minhash import signature_array, signatures
 
@@ -105,8 +104,8 @@ def group(context: Context, segments: Sequence[Segment], out: AnyPath) -> Duplic
 
 def _few_named(paths: Sequence[Path], found: Path) -> pa.Table:
     """Return the duplicates with the ids of the kept documents, where memory can hold all candidates."""
-    duplicates = pq.read_table(found)
-    listed = pa.concat_tables([pq.read_table(path, columns=["position", "doc_id"]) for path in paths])
+    duplicates = read_part(found)
+    listed = pa.concat_tables([read_part(path, ["position", "doc_id"]) for path in paths])
     # Positions rise from segment to segment and within each.
     rows = np.searchsorted(listed.column("position").to_numpy(), duplicates.column("duplicate_of").to_numpy())
     kept = listed.column("doc_id").take(pa.array(rows))

@@ -148,6 +148,14 @@ def _refuse(batch: Judged) -> None:
         batch.refused[name][np.flatnonzero(hit)[names == name]] = True
 
 
+def between(listed: Path, first: int, stop: int) -> pa.Table:
+    """Return the duplicates that may lie between two positions: those of the row groups that reach there."""
+    with pq.ParquetFile(listed) as file:
+        groups = range(file.num_row_groups)
+        ranges = [file.metadata.row_group(group).column(0).statistics for group in groups]
+        return file.read_row_groups([g for g in groups if ranges[g].min < stop and ranges[g].max >= first])
+
+
 class Judge:
     """Judges the documents of one segment.
 
@@ -221,8 +229,7 @@ class Judge:
         """Leave out documents of which another copy is kept."""
         if self.duplicates is None:
             start = self.segment.index << SEGMENT_BITS
-            places = (pc.field("position") >= start) & (pc.field("position") < start + (1 << SEGMENT_BITS))
-            self.duplicates = pq.read_table(fetched(listed), schema=DUPLICATES_SCHEMA, filters=places)
+            self.duplicates = between(fetched(listed), start, start + (1 << SEGMENT_BITS))
         first, position = batch.first_position, self.duplicates.column("position").to_numpy()
         low, high = np.searchsorted(position, [first, first + len(batch.verdict)])
         rows = self.duplicates.slice(low, high - low)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from cleanfeed.curriculum.duplicates import FEW
 from cleanfeed.curriculum.paths import AnyPath, ObjectPath
+from cleanfeed.curriculum.writer import read_part
 
 if TYPE_CHECKING:
     import duckdb
@@ -37,7 +37,7 @@ def repeated_ids(out: AnyPath, names: Sequence[str], documents: int, scratch: Pa
         scratch: Where DuckDB spills what memory cannot hold.
     """
     if documents <= FEW and not isinstance(out, ObjectPath):
-        ids = [pq.read_table(out / name, columns=["doc_id"]).column(0) for name in names]
+        ids = [read_part(out / name, ["doc_id"]).column(0) for name in names]
         return documents - int(pc.count_distinct(pa.chunked_array(ids, pa.string())).as_py())
     with duckdb_over(out, memory_limit="256MB", threads=1) as store:
         store.execute("SET temp_directory = ?", [str(scratch)])

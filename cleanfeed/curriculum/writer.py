@@ -1,4 +1,4 @@
-"""Arrow columns of samples go in; Parquet files with one fixed schema and checked pages come out."""
+"""Arrow columns of samples go in; Parquet files with one fixed schema and checked pages come out, and are read back."""
 
 from __future__ import annotations
 
@@ -156,3 +156,12 @@ class PartWriter:
             self._writer.close()
             self.digest = file_digest(self._aside)
         self._open.__exit__(kind, *rest)
+
+
+def read_part(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read a Parquet file, or some columns of it.
+
+    ``pq.read_table`` would import Arrow's datasets for that, in each process anew: a tenth of a second.
+    """
+    with pq.ParquetFile(path) as file:
+        return file.read(columns=columns)

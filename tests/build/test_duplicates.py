@@ -3,11 +3,14 @@
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 from cleanfeed.build import candidates, queries, tasks
+from cleanfeed.build.judge import DUPLICATES_SCHEMA, between
 from cleanfeed.build.verify import verify
 from cleanfeed.curriculum import duplicates
+from cleanfeed.curriculum.writer import PartWriter
 
 from .conftest import TOKENIZER, Build, prose, tree, write_jsonl
 
@@ -102,3 +105,15 @@ def test_near_duplicates_are_found_and_the_result_does_not_depend_on_the_workers
         assert len({row[1][0]["rule"] for row in rejected(out).values()}) == 10
         trees.append(tree(out))
     assert trees[0] == trees[1]
+
+
+def test_of_the_listed_duplicates_those_of_a_segment_are_found_in_whatever_row_group_they_lie(tmp_path: Path):
+    positions = [3, 8, 9, 20, 21, 40]
+    path = tmp_path / "duplicates.parquet"
+    with PartWriter(path, DUPLICATES_SCHEMA, row_group_rows=2) as part:
+        rows = [positions, ["exact"] * 6, ["kept"] * 6]
+        part.write(pa.table(rows, schema=DUPLICATES_SCHEMA))
+    for first, stop in ((0, 3), (4, 10), (9, 21), (40, 41), (41, 99)):
+        found = between(path, first, stop).column("position").to_pylist()
+        assert [p for p in found if first <= p < stop] == [p for p in positions if first <= p < stop]
+        assert len(found) <= 4
