@@ -6,6 +6,7 @@ with it. A worker that dies costs the call it was in, and is replaced.
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import queue
@@ -24,7 +25,7 @@ from cleanfeed.build.budget import Lost, OverrunError, Place, Reporter, Watch
 Calls = Sequence[tuple[int, tuple[Any, ...]]]
 
 REPORT, PLACE, RESULT, FAILED, LOST = range(5)
-"""What a worker sends: one of these, the number of the call it is about, and what belongs to it."""
+"""What a worker sends: one of these, the ticket of the call it is about, and what belongs to it."""
 
 OVERRUN = "took more than its budget of time"
 
@@ -36,12 +37,12 @@ class _PipeReporter(Reporter):
         super().__init__(lambda amount: self.send(REPORT, amount), time.process_time)
         self._pipe = pipe
         self._lock = threading.Lock()
-        self.number = 0
-        """The call that is being done."""
+        self.ticket = 0
+        """The call that is being done: no two calls of a pool have the same."""
 
     def send(self, kind: int, value: Any) -> None:
         with self._lock:
-            self._pipe.send((kind, self.number, value))
+            self._pipe.send((kind, self.ticket, value))
 
     def _begun(self, place: Place) -> None:
         self.send(PLACE, place)
@@ -64,7 +65,7 @@ def _serve(pipe: Connection) -> None:
     Watch(reporter, reporter.stop)
     while True:
         try:
-            reporter.number, function, arguments = pipe.recv()
+            reporter.ticket, function, arguments = pipe.recv()
         except EOFError:
             return
         reporter.send(*_outcome(function, arguments, reporter))
@@ -91,8 +92,10 @@ def _outcome(function: Callable[..., Any], arguments: tuple[Any, ...], reporter:
 class _Worker:
     process: BaseProcess
     pipe: Connection
-    number: int | None = None
-    """The call it is in."""
+    call: tuple[int, tuple[Any, ...]] | None = None
+    """The call it is in: number and arguments."""
+    ticket: int = 0
+    """What it was given last."""
     place: Place | None = None
     """What it said last to be at work."""
     reported: int = 0
@@ -116,6 +119,7 @@ class Pool:
     def __init__(self, start: Callable[[Callable[..., None], Connection], BaseProcess]) -> None:
         self._start = start
         self._workers: list[_Worker] = []
+        self._tickets = itertools.count(1)
         self._wake: Connection | None = None
         self._thread: threading.Thread | None = None
 
@@ -126,7 +130,7 @@ class Pool:
 
         Calls are handed on by a thread, so that workers go on while the caller is busy with a result.
         """
-        for worker in [worker for worker in self._workers if worker.number is not None]:
+        for worker in [worker for worker in self._workers if worker.call is not None]:
             # Still at a call of a run that was given up.
             self._bury(worker)
         found: queue.SimpleQueue[tuple[int, int, Any]] = queue.SimpleQueue()
@@ -167,19 +171,19 @@ class Pool:
             woken.close()
 
     def _assign(self, work: _Work) -> None:
-        busy = sum(worker.number is not None for worker in self._workers)
+        busy = sum(worker.call is not None for worker in self._workers)
         while work.left and busy < work.most:
-            worker = next((worker for worker in self._workers if worker.number is None), None)
+            worker = next((worker for worker in self._workers if worker.call is None), None)
             worker = worker or self._started()
-            number, arguments = work.left[0]
+            ticket = next(self._tickets)
             try:
-                worker.pipe.send((number, work.function, arguments))
+                worker.pipe.send((ticket, work.function, work.left[0][1]))
             except OSError:
                 # It died idle: that is no call's fault.
                 self._bury(worker)
                 continue
-            work.left.popleft()
-            worker.number, worker.place, worker.reported = number, None, 0
+            worker.call, worker.ticket = work.left.popleft(), ticket
+            worker.place, worker.reported = None, 0
             busy += 1
 
     def _started(self) -> _Worker:
@@ -192,21 +196,34 @@ class Pool:
     def _take(self, worker: _Worker, work: _Work) -> None:
         """Take one message of a worker, or its end."""
         try:
-            kind, number, value = worker.pipe.recv()
+            kind, ticket, value = worker.pipe.recv()
         except (EOFError, OSError):
-            kind, number = LOST, worker.number
+            kind, ticket = LOST, worker.ticket
             value = Lost(worker.place, overrun=False, how=self._bury(worker))
         if kind == REPORT:
             worker.reported += value
             work.report(value)
         elif kind == PLACE:
             worker.place = value
-        elif number is not None and number == worker.number:
-            worker.number = None
-            if kind == LOST:
-                # It will be done, and reported, again.
-                work.report(-worker.reported)
+        elif kind == LOST:
+            self._lost(worker, ticket, value, work)
+        elif worker.call is not None:
+            number, worker.call = worker.call[0], None
             work.found((kind, number, value))
+
+    def _lost(self, worker: _Worker, ticket: int, lost: Lost, work: _Work) -> None:
+        """Take the loss of a call, and never give its worker another: it may be ending."""
+        if worker in self._workers:
+            self._bury(worker)
+        if worker.call is None:
+            return
+        # It will be done, and reported, again.
+        work.report(-worker.reported)
+        if ticket == worker.ticket:
+            work.found((LOST, worker.call[0], lost))
+        else:
+            # The result was sent just before its time was seen to be over: this call only came after it.
+            work.left.appendleft(worker.call)
 
     def _bury(self, worker: _Worker) -> str:
         """Forget a dead worker and return how it died."""

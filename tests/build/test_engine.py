@@ -9,6 +9,7 @@ import pytest
 
 from cleanfeed.build.budget import Lost, Place, Reporter
 from cleanfeed.build.engine import LocalEngine
+from cleanfeed.build.pool import OVERRUN, RESULT, _PipeReporter
 from cleanfeed.errors import MisuseError
 
 KINDS = {"here": (1, True), "one": (1, False), "two": (2, False)}
@@ -25,6 +26,13 @@ def local(request: pytest.FixtureRequest) -> Iterator[LocalEngine]:
 @pytest.fixture
 def pool() -> Iterator[LocalEngine]:
     made = LocalEngine(2)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def one() -> Iterator[LocalEngine]:
+    made = LocalEngine(1)
     yield made
     made.close()
 
@@ -53,6 +61,15 @@ def never_comes_back(number: int, report: Reporter) -> int:
     while number % 2:
         pass
     report.end()
+    return number
+
+
+def answers_just_too_late(number: int, report: _PipeReporter) -> int:
+    if number == 0:
+        report.send(RESULT, number)
+        # Its worker is given another call before it is seen that the time of this one was over.
+        assert report._pipe.poll(60)
+        report.stop(Place(0, number, number))
     return number
 
 
@@ -114,6 +131,18 @@ def test_what_overruns_its_time_is_ended_wherever_it_is(pool: LocalEngine):
     found = dict(pool.run(never_comes_back, calls(4), lambda amount: None))
     assert (found[0], found[2]) == (0, 2)
     assert found[3] == Lost(Place(0, 3, 3), overrun=True, how="took more than its budget of time")
+
+
+def test_an_overrun_costs_only_the_call_it_was_in(one: LocalEngine):
+    found = dict(one.run(never_comes_back, calls(7), lambda amount: None))
+    lost = {n: Lost(Place(0, n, n), overrun=True, how=OVERRUN) for n in (1, 3, 5)}
+    assert found == {n: lost.get(n, n) for n in range(7)}
+
+
+def test_an_overrun_that_is_seen_after_the_result_costs_nothing(one: LocalEngine):
+    reported: list[int] = []
+    assert dict(one.run(answers_just_too_late, calls(4), reported.append)) == {n: n for n in range(4)}
+    assert sum(reported) == 0
 
 
 def test_no_memory_in_a_call_is_a_loss_not_the_end(local: LocalEngine):
