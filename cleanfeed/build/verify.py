@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from cleanfeed.build.finished import curriculum_digest
 from cleanfeed.build.manifest import read_manifest
 from cleanfeed.build.queries import duckdb_over
+from cleanfeed.build.retrace import misplaced
 from cleanfeed.build.settle import REJECTED_SCHEMA, SIGNALS_SCHEMA
 from cleanfeed.curriculum.durable import file_digest
 from cleanfeed.curriculum.paths import AnyPath, opened, path_of, sizes_below
@@ -39,7 +40,7 @@ class VerifyReport:
 
 
 def verify(out: str) -> VerifyReport:
-    """Prove a finished build again from its files: checksums, schemas, conservation, stages and their limits.
+    """Prove a finished build again from its files: checksums, schemas, conservation, stages and their limits, order.
 
     Raises:
         MisuseError: The folder holds no finished build.
@@ -54,7 +55,7 @@ def verify(out: str) -> VerifyReport:
         todo = "Run the same build command again to finish it." if (folder / ".work").exists() else ""
         raise MisuseError(one_line("the folder holds no finished build", out, "no manifest.json", todo=todo))
     # Each check trusts what the ones before it have shown.
-    for check in (_files, _schemas, _conservation, _stages, _samples):
+    for check in (_files, _schemas, _conservation, _stages, _samples, misplaced):
         problems = list(check(folder, manifest))
         if problems:
             more = f" (and {len(problems) - 5} more)" if len(problems) > 5 else ""

@@ -40,10 +40,12 @@ def flipped(path: Path, places: int) -> Iterator[int]:
 
 def rewrite(out: Path, path: Path, table: pa.Table) -> None:
     """Replace a file and make the manifest's sums agree with it, so that only its content is wrong."""
-    pq.write_table(table, path)
     manifest = json.loads((out / "manifest.json").read_text())
+    name = path.relative_to(out).as_posix()
+    rows = [stage["row_group_samples"] for stage in manifest["stages"] if name in stage["files"]]
+    pq.write_table(table, path, row_group_size=rows[0] if rows else None)
     for entry in manifest["files"]:
-        if entry["path"] == path.relative_to(out).as_posix():
+        if entry["path"] == name:
             entry.update(rows=table.num_rows, bytes=path.stat().st_size, digest=file_digest(path))
     manifest["digest"] = curriculum_digest(manifest["stages"], manifest["files"])
     write_manifest(out, manifest)
@@ -130,6 +132,56 @@ def test_a_sample_in_the_wrong_stage_is_found(built: Path):
     rewrite(built, path, table.set_column(place, field, pa.array([7] * table.num_rows, pa.int16())))
     with pytest.raises(VerifyError, match="30 samples say they belong to another stage"):
         verify(str(built))
+
+
+def column(table: pa.Table, name: str, values: object) -> pa.Table:
+    """Return a table in which all rows have the same value in a column."""
+    place, field = table.schema.get_field_index(name), table.schema.field(name)
+    return table.set_column(place, field, pa.array([values] * table.num_rows, field.type))
+
+
+SHARES = ["curriculum.tiers=[{name: good, share: 0.5}, {name: rest}]"]
+SAMPLES = ["curriculum.row_group_tokens=300", "curriculum.row_group_chars=1500"]
+
+
+@pytest.mark.parametrize("sets", [[], SHARES], ids=["limits", "shares"])
+@pytest.mark.parametrize("fields", [{}, {"tokenizer": TOKENIZER, "keep_text": True}], ids=["text", "both"])
+def test_samples_that_are_not_what_or_where_they_were_are_found_even_where_the_sums_agree(
+    tmp_path: Path, run: Build, sets: list[str], fields: dict[str, object]
+):
+    records = [{"id": f"p{n}", "text": prose(n, 2 + n % 9)} for n in range(40)]
+    out, source = tmp_path / "out", write_jsonl(tmp_path / "a.jsonl", records)
+    long = {"max_tokens": 40, "max_chars": 300}, {"max_tokens": 80, "max_chars": 600}
+    bands = ", ".join(
+        "{" + f"name: b{n}, " + ", ".join(f"{key}: {value}" for key, value in band.items()) + "}"
+        for n, band in enumerate(long)
+    )
+    run(source, sets=[f"curriculum.bands=[{bands}]", *SAMPLES, *sets], **fields)
+    path = curriculum_file(out)
+    table, manifest = pq.read_table(path), (out / "manifest.json").read_bytes()
+    assert pq.read_metadata(path).num_row_groups > 1
+    verify(str(out))
+    swapped = list(range(table.num_rows))
+    swapped[2], swapped[3] = 3, 2
+    changes = {
+        "lie before one they belong behind": table.take(swapped[::-1]),
+        "1 samples lie before one": table.take(swapped),
+        "have the hash of other content": column(table, "sample_hash", bytes(16)),
+        "are of another mean quality": column(table, "quality", 0.0),
+        "have other lengths": column(table, "text", "gone"),
+    }
+    for said, changed in changes.items():
+        (out / "manifest.json").write_bytes(manifest)
+        rewrite(out, path, changed)
+        with pytest.raises(VerifyError, match=said):
+            verify(str(out))
+    rewrite(out, path, table)
+    verify(str(out))
+    settings = json.loads((out / "manifest.json").read_text())
+    settings["pipeline"]["curriculum"]["bands"][0].update(max_tokens=60, max_chars=450)
+    write_manifest(out, settings)
+    with pytest.raises(VerifyError, match="are of another length than their band"):
+        verify(str(out))
 
 
 def test_a_manifest_whose_digest_was_edited_is_found(built: Path):
