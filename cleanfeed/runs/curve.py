@@ -7,6 +7,7 @@ are read: a torn last line is left out.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
@@ -37,6 +38,8 @@ _FIELDS = {
     "judged": "BOOLEAN",
 }
 NEVER_UNDONE = 1 << 62
+BLOCK = 1 << 22
+"""Bytes that are read at once to count lines."""
 
 
 class CurveLine(msgspec.Struct, frozen=True):
@@ -93,6 +96,15 @@ class Totals(msgspec.Struct, frozen=True):
     last_time: float | None = None
 
 
+def _whole_lines(path: Path) -> int:
+    """Return the lines of a file without a torn last one."""
+    count = 0
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            count += block.count(b"\n")
+    return count
+
+
 class LedgerTable:
     """The lines of a run's ledger, ready to be asked.
 
@@ -118,7 +130,17 @@ class LedgerTable:
         for attempt, last in limits.items():
             self._store.execute("INSERT INTO limits VALUES (?, ?)", [attempt, min(last, NEVER_UNDONE)])
         if files:
+            lines = {number: _whole_lines(run.attempt_lines(number)) for number in run.attempts()}
             self._read(files)
+            self._note_damaged(lines, on_note)
+
+    def _note_damaged(self, lines: dict[int, int], on_note: Callable[[str], None]) -> None:
+        """Say which files hold whole lines that are none of a ledger; one may have grown since they were counted."""
+        rows = dict(self._store.execute("SELECT attempt, count(*) FROM lines GROUP BY attempt").fetchall())
+        for number, count in lines.items():
+            if (lost := count - rows.get(number, 0)) > 0:
+                path = self.run.attempt_lines(number)
+                on_note(f"{lost:,} of {count:,} lines of the ledger cannot be read and are left out: {path}")
 
     def _read(self, files: list[str]) -> None:
         columns = ", ".join(f"{name}: '{kind}'" for name, kind in _FIELDS.items())

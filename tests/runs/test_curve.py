@@ -93,7 +93,20 @@ def test_a_curve_holds_every_finite_value_once(losses: list[float | None], bucke
     assert covered == sum(loss is not None for loss in losses)
 
 
-def test_a_torn_or_foreign_line_is_left_out(tmp_path: Path) -> None:
+def test_a_damaged_line_is_left_out_and_said(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    write(run, 1, 0, [1.0, 2.0, 3.0, 4.0])
+    write(run, 2, 4, [5.0])
+    lines = run.attempt_lines(1).read_bytes().splitlines(keepends=True)
+    lines[1], lines[2] = b'{"step": torn\n', b'{"foreign": 1}\n'
+    run.attempt_lines(1).write_bytes(b"".join(lines))
+    said: list[str] = []
+    with LedgerTable(run, said.append) as ledger:
+        assert [line.loss for line in ledger.around(0, 9)] == [1.0, 4.0, 5.0]
+    assert said == [f"2 of 4 lines of the ledger cannot be read and are left out: {run.attempt_lines(1)}"]
+
+
+def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     write(run, 1, 0, [1.0, 2.0])
     with run.attempt_lines(1).open("a") as file:
