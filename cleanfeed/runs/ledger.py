@@ -234,6 +234,24 @@ def surviving(run: RunDir) -> list[LedgerLine]:
     return lines
 
 
+def newest_surviving(run: RunDir, step: int, most: int) -> list[LedgerLine]:
+    """Return the last lines that count up to a step, ascending; attempts that are not needed for them are not read.
+
+    Args:
+        run: The run directory.
+        step: Lines of later steps do not count.
+        most: How many are enough.
+    """
+    starts = read_attempts(run)
+    limits = last_surviving(starts)
+    lines: list[LedgerLine] = []
+    for start in reversed(starts):
+        path, limit = run.attempt_lines(start.attempt), min(step, limits[start.attempt])
+        if len(lines) < most and path.exists() and limit > start.after_step:
+            lines = [*_until(read_lines(path, LedgerLine), limit), *lines]
+    return lines[-most:] if most > 0 else []
+
+
 def _until(lines: list[LedgerLine], limit: float) -> list[LedgerLine]:
     return lines if not lines or lines[-1].step <= limit else [line for line in lines if line.step <= limit]
 

@@ -346,6 +346,17 @@ def test_everything_excluded_is_an_empty_run(make: Make) -> None:
     assert (len(sampler), sampler.next_slot(0), sampler.excluded_share()) == (0, None, 1.0)
 
 
+def test_what_some_exclusions_would_leave_out_is_told_apart_from_what_is_left_out(make: Make) -> None:
+    sampler = make(global_batch=4, lanes=4, epochs=2)
+    first, other = sampler.slot_rows(0).tolist()[0], sampler.slot_rows(5).tolist()[0]
+    sampler.quarantine([sample_hash(other)])
+    sampler.skip(7, 8)
+    hashes = [sample_hash(first), sample_hash(sampler.slot_rows(2).tolist()[1]), bytes(15) + b"\1"]
+    # Slots 1 and 2 whole, and one sample of slot 0, and both samples in the second epoch.
+    assert sampler.excluded_by(hashes, [(1, 2), (sampler.n_slots, sampler.n_slots + 5)]) == 8 + 1 + 2
+    assert (sampler.exclusions.ranges, len(sampler.exclusions.hashes)) == (((7, 8),), 1)
+
+
 def test_what_is_issued_already_keeps_its_rows_and_what_follows_does_not(make: Make) -> None:
     sampler = make(global_batch=4, lanes=4, micro_batch=2)
     batches = iter(sampler)
