@@ -33,30 +33,42 @@ class InForce:
     """Step the last rollback went back to."""
 
 
-def read_in_force(run: RunDir, store: Path, incidents: list[Incident]) -> InForce:
+def read_in_force(run: RunDir, store: Path, incidents: list[Incident], anew: int | None = None) -> InForce:
     """Return what is in force; for rank 0 alone.
+
+    What a run that began anew has left behind holds no longer, except that quarantined samples stay so.
 
     Args:
         run: The run directory.
         store: The quarantine, which may know decisions by hand and those of other runs.
         incidents: Of the run, by number.
+        anew: The attempt that begins anew now, if one does.
     """
-    states = sample_states(incidents)
-    quarantine = Quarantine(store, on_note=log.warning)
-    try:
-        if quarantine.exists():
-            # Decisions by hand stand in the store, and where there are none it says the same as the incidents.
-            states.update({row["sample_hash"]: row["state"] for row in quarantine.rows("samples")})
-    except CleanfeedError as error:
-        log.warning("only the incidents of this run are in force: %s", error)
+    states = sample_states(incidents) | _in_store(store)
+    starts = read_attempts(run)
+    begun = [one.attempt for one in starts if one.why == "start"]
+    first = anew if anew is not None else max(begun, default=0)
+    own = [one for one in incidents if one.attempt >= first]
+    back = [one.after_step for one in starts if one.why == "rollback" and one.attempt >= first]
     return InForce(
-        incidents=incidents,
+        incidents=own,
         quarantined=sorted(one for one, state in states.items() if state == "quarantined"),
         released=sorted(one for one, state in states.items() if state == "released"),
-        skipped=[(skip.first_slot, skip.last_slot) for one in incidents for skip in one.skip_ranges],
-        lr_factor=lr_factor(incidents),
-        rolled_back_to=rolled_back_to(run),
+        skipped=[(skip.first_slot, skip.last_slot) for one in own for skip in one.skip_ranges],
+        lr_factor=lr_factor(own),
+        rolled_back_to=back[-1] if back else None,
     )
+
+
+def _in_store(store: Path) -> dict[str, str]:
+    """Return the state of each sample of a store; without decisions by hand it says what the incidents say."""
+    quarantine = Quarantine(store, on_note=log.warning)
+    try:
+        rows = quarantine.rows("samples") if quarantine.exists() else []
+    except CleanfeedError as error:
+        log.warning("the store cannot be read, and the files beside it are in force: %s", error)
+        rows = quarantine.file_rows("samples")
+    return {row["sample_hash"]: row["state"] for row in rows}
 
 
 def sample_states(incidents: Sequence[Incident]) -> dict[str, str]:
@@ -79,9 +91,3 @@ def lr_factor(incidents: Sequence[Incident]) -> float:
         if action.get("action") in BACK and "lr_factor" in action
     ]
     return max(told)[1] if told else 1.0
-
-
-def rolled_back_to(run: RunDir) -> int | None:
-    """Return the step the last rollback of a run went back to."""
-    steps = [start.after_step for start in read_attempts(run) if start.why == "rollback"]
-    return steps[-1] if steps else None

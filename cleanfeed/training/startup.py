@@ -195,9 +195,15 @@ def find_beginning(run: RunDir, ring: CheckpointRing | None, digest: str, *, res
     return replace(found, messages=[*found.messages, *_said_of_the_ledger(run, starts, found, ring)])
 
 
-def go_on(run: RunDir) -> Beginning:
-    """Return the beginning of an attempt that goes on with the weights as they are: its loop was left and entered."""
-    return Beginning(_next_number(run), "resume", None)
+def go_on(run: RunDir, ring: CheckpointRing | None = None) -> Beginning:
+    """Return how an attempt begins whose loop was left and entered again.
+
+    It goes on with the weights as they are, unless a rollback was decided and not done yet.
+    """
+    plan = None if ring is None else _due_plan(run, read_attempts(run))
+    if ring is None or plan is None:
+        return Beginning(_next_number(run), "resume", None)
+    return _rollback(ring, plan, _next_number(run))
 
 
 def _next_number(run: RunDir) -> int:
@@ -207,10 +213,9 @@ def _next_number(run: RunDir) -> int:
 
 def _from_checkpoint(run: RunDir, ring: CheckpointRing, found: Beginning, starts: list[Attempt]) -> Beginning:
     """Choose the checkpoint: that of a rollback that is still to be done, else the newest usable one."""
-    plan = read_plan(run) or _planned(run)
-    begun = [*(start.attempt for start in starts), *(saved.attempt for saved in saved_states(run))]
-    if plan is not None and not any(number > plan.attempt for number in begun):
-        return _rollback(ring, plan, found.attempt)  # else it was followed, and the process killed after that
+    plan = _due_plan(run, starts)
+    if plan is not None:
+        return _rollback(ring, plan, found.attempt)
     step, passed_over = ring.newest()
     if step is None and run.checkpoint_steps():
         raise CheckpointError(
@@ -272,6 +277,13 @@ def _rollback(ring: CheckpointRing, plan: ResumePlan, attempt: int) -> Beginning
             )
         )
     return Beginning(attempt, "rollback", step, plan.incident, [("checkpoint", "; ".join(why))])
+
+
+def _due_plan(run: RunDir, starts: list[Attempt]) -> ResumePlan | None:
+    """Return the rollback that was decided and that no later attempt has followed."""
+    plan = read_plan(run) or _planned(run)
+    begun = [*(start.attempt for start in starts), *(saved.attempt for saved in saved_states(run))]
+    return None if plan is None or any(number > plan.attempt for number in begun) else plan
 
 
 def _planned(run: RunDir) -> ResumePlan | None:
