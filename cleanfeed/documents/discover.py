@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ import msgspec
 
 from cleanfeed.documents.addresses import reached
 from cleanfeed.documents.hub import hub_files, is_hub_name
+from cleanfeed.documents.patterns import split_pattern
 from cleanfeed.errors import MisuseError, one_line
 
 LEFTOVERS = (".crc", ".tmp", ".temp", ".part", ".partial", ".lock", ".swp", ".bak", "~")
@@ -38,8 +38,6 @@ COMPANIONS = frozenset(
     }
 )
 """JSON files that lie beside documents and are none."""
-
-_MAGIC = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +101,8 @@ def _expand(given: str, passed: list[str]) -> Iterator[Found]:
         yield from _expand_address(given, passed)
     elif os.path.lexists(path):
         yield from _expand_local(given, Path(path), passed)
-    elif _MAGIC.search(path) and not is_hub_name(given):
-        base = _base(path)
+    elif (split := split_pattern(path)) and not is_hub_name(given):
+        base, _ = split
         for match in sorted(glob.glob(path, recursive=True)):  # noqa: PTH207 - patterns may be absolute
             yield from _matched(given, Path(match), base, passed)
     elif is_hub_name(given):
@@ -183,8 +181,8 @@ def _expand_address(given: str, passed: list[str]) -> Iterator[Found]:
     """Yield the files of an fsspec address: a file, a folder or a glob."""
     try:
         system, path = reached(given)
-        if _MAGIC.search(path) and not system.exists(path):
-            base = _base(path)
+        if (split := split_pattern(path)) and not system.exists(path):
+            base, _ = split
             matches: dict[str, Any] = system.glob(path, detail=True)
             files = sorted(name for name, about in matches.items() if about["type"] == "file")
         elif system.isdir(path):
@@ -212,13 +210,6 @@ def _left_out(name: str) -> bool:
 def _printable(name: str) -> str:
     """Return a file name with the bytes that are no UTF-8 spelled out, so that it can be stored and shown."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-
-
-def _base(pattern: str) -> str:
-    """Return the folders of a pattern before its first wildcard."""
-    parts = PurePosixPath(pattern).parts
-    first = next((i for i, part in enumerate(parts) if _MAGIC.search(part)), len(parts) - 1)
-    return str(PurePosixPath(*parts[:first])) if first else ""
 
 
 def _relative(path: Path | PurePosixPath, base: str | Path) -> str:
