@@ -1,6 +1,7 @@
 """Collators give a model exactly the tokens of the samples, and nothing to learn from anywhere else."""
 
 import pickle
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
