@@ -186,7 +186,7 @@ class CurriculumSettings(Frozen):
     row_group_chars: int = Field(default=1_048_576, ge=1, le=2**30)
     """The same where there is no tokenizer, in characters."""
     file_row_groups: int = Field(default=64, ge=1, le=2**15 - 1)
-    """Row groups in one file; Parquet numbers them in 16 bits."""
+    """Row groups in one file; Parquet numbers them in 16 bits. Fewer where they hold more than 262,144 samples."""
 
     @model_validator(mode="after")
     def _ascending(self) -> CurriculumSettings:
