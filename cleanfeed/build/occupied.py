@@ -70,8 +70,7 @@ def refuse_occupied(out: AnyPath, finished: dict[str, Any] | None) -> None:
 def strangers(out: AnyPath) -> list[str]:
     """Return the names of the files in ``out`` that neither its manifest lists nor an unfinished build holds."""
     work = work_folder(out).name + "/"
-    listed = {entry["path"] for entry in (finished_build(out, overwrite=True) or {}).get("files", ())}
-    listed.add(MANIFEST_NAME)
+    listed = {MANIFEST_NAME, *_listed(out / MANIFEST_NAME)}
     return [name for name in sizes_below(out) if name not in listed and not name.startswith(work)]
 
 

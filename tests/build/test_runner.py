@@ -306,18 +306,24 @@ def test_a_build_that_is_done_does_not_disturb_one_that_replaces_it(tmp_path: Pa
     assert not (tmp_path / "out" / ".work").exists()
 
 
-@pytest.mark.parametrize("manifest", [b"", b"{}", b"[]", b'{"format_version": 99}'])
+@pytest.mark.parametrize("manifest", [b"", b"{}", b"[]", b'{"format_version": 99}', b"altered"])
 def test_a_manifest_that_cannot_be_read_is_one_line_and_can_be_overwritten(
     tmp_path: Path, run: Build, manifest: bytes
 ):
     source = write_jsonl(tmp_path / "a.jsonl", RECORDS)
     run(source)
-    (tmp_path / "out" / "manifest.json").write_bytes(manifest)
+    path = tmp_path / "out" / "manifest.json"
+    path.write_bytes(
+        path.read_bytes().replace(b'"samples"', b'"simples"', 1) if manifest == b"altered" else manifest
+    )
     for call in (lambda: run(source), lambda: verify(str(tmp_path / "out"))):
         with pytest.raises(CleanfeedError, match=r"manifest.*--overwrite") as caught:
             call()
         assert "\n" not in str(caught.value)
-    run(source, overwrite=True)
+    progress = Silent()
+    run(source, overwrite=True, progress=progress)
+    # What the old build has listed is known to be its own.
+    assert manifest != b"altered" or progress.notes == []
     verify(str(tmp_path / "out"))
 
 
