@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +15,12 @@ import pyarrow as pa
 from cleanfeed.build.budget import Finding, Place, Reporter
 from cleanfeed.build.measurer import Measurer
 from cleanfeed.build.spool import SegmentWriter, spool_writer
-from cleanfeed.build.tasks import EXPANSION, Context, Task, bytes_on_disk
+from cleanfeed.build.tasks import EXPANSION, Context, Task
 from cleanfeed.curriculum.durable import written_aside
 from cleanfeed.curriculum.paths import AnyPath, fetched
 from cleanfeed.documents.read import read_piece
 from cleanfeed.documents.record import Damage, PieceResult, Unreadable
+from cleanfeed.documents.work import Piece
 
 Report = Callable[[int], None]
 
@@ -125,7 +125,7 @@ def measure(
                     writer.write(measurer.measured(number, batch))
                 report.end(Place(number, result.records, None))
                 reported += _advance(report, piece, result, reported)
-            report(bytes_on_disk(piece) - reported)
+            report(piece.bytes - reported)
             if most:
                 result.damage = result.damage or READER_DIES
             found.pieces.append(result)
@@ -138,11 +138,11 @@ def measure(
     return found
 
 
-def _advance(report: Report, piece: Any, result: PieceResult, reported: int) -> int:
+def _advance(report: Report, piece: Piece, result: PieceResult, reported: int) -> int:
     """Report the bytes read so far of a piece and return how many were new."""
     plain = piece.file.kind == "jsonl" and piece.file.compression == "none"
     read = result.bytes_read if plain else result.bytes_read // EXPANSION
-    new = max(0, min(read, bytes_on_disk(piece)) - reported)
+    new = max(0, min(read, piece.bytes) - reported)
     report(new)
     return new
 

@@ -44,7 +44,7 @@ class Task:
     @property
     def bytes(self) -> int:
         """Bytes on disk this task reads, for progress."""
-        return sum(bytes_on_disk(piece) for piece in self.pieces)
+        return sum(piece.bytes for piece in self.pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +141,9 @@ def _rules(pipeline: Pipeline, tokenizer: bool) -> RuleSet:
     return RuleSet(pipeline.rules, tokenizer=tokenizer)
 
 
-def bytes_on_disk(piece: Piece) -> int:
-    """Return the bytes of its file a piece stands for."""
-    whole = piece.stop < 0 or piece.file.kind in ("parquet", "arrow")
-    return piece.file.size if whole else piece.stop - piece.start
-
-
 def _text_bytes(piece: Piece) -> int:
     plain = piece.file.compression == "none" and piece.file.kind in ("jsonl", "text")
-    return bytes_on_disk(piece) * (1 if plain else EXPANSION)
+    return piece.bytes * (1 if plain else EXPANSION)
 
 
 def task_bytes(*, tokenizer: bool) -> int:

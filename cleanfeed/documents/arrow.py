@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -10,7 +11,7 @@ import pyarrow as pa
 
 from cleanfeed.documents.codecs import open_raw
 from cleanfeed.documents.fields import BATCH_ROWS, Columns, Fields
-from cleanfeed.documents.parquet import DAMAGE, DICTIONARY_ROWS, cut_groups
+from cleanfeed.documents.parquet import DAMAGE, DICTIONARY_ROWS, Cut, cut_groups
 from cleanfeed.documents.record import Damage, PieceResult
 from cleanfeed.documents.tables import TableReader
 from cleanfeed.documents.work import Piece
@@ -38,10 +39,10 @@ def _is_file(source: Any) -> bool:
     return head == MAGIC
 
 
-def cut_arrow(path: str, size: int, piece_bytes: int) -> list[tuple[int, int]]:
+def cut_arrow(path: str, size: int, piece_bytes: int) -> list[Cut]:
     """Return ranges of record batches of about ``piece_bytes``; the last one is open where the file is cut."""
     if size <= piece_bytes:
-        return [(0, -1)]
+        return [Cut(0, -1, 1)]
     sizes: list[int] = []
     whole = True
     try:
@@ -56,7 +57,7 @@ def cut_arrow(path: str, size: int, piece_bytes: int) -> list[tuple[int, int]]:
     except DAMAGE:
         whole = False
     cuts = cut_groups(sizes, piece_bytes)
-    return cuts if whole else [*cuts[:-1], (cuts[-1][0], -1)]
+    return cuts if whole else [*cuts[:-1], cuts[-1]._replace(stop=-1)]
 
 
 def arrow_schema(path: str) -> pa.Schema | None:
@@ -128,9 +129,9 @@ def _place(source: Any, number: int) -> int:
 
 def _streamed(source: Any, piece: Piece, result: PieceResult) -> Iterator[pa.RecordBatch]:
     """Yield the record batches of a stream up to where it breaks."""
-    place, number = source.tell(), 0
+    place, number = source.tell(), piece.start
     try:
-        reader = pa.ipc.open_stream(source)
+        reader = pa.ipc.open_stream(_after(source, piece.start) if piece.start else source)
         while piece.stop < 0 or number < piece.stop:
             place = source.tell()
             try:
@@ -138,12 +139,40 @@ def _streamed(source: Any, piece: Piece, result: PieceResult) -> Iterator[pa.Rec
             except StopIteration:
                 return
             number += 1
-            if number > piece.start:
-                _check(batch)
-                yield batch
+            _check(batch)
+            yield batch
     except DAMAGE as error:
         reason = "truncated" if isinstance(error, OSError) else "corrupt"
         result.damage = result.damage or Damage(reason, place, _said(error))
+
+
+def _after(source: Any, count: int) -> pa.PythonFile:
+    """Return a stream without its first record batches, which are neither decompressed nor decoded."""
+    head = pa.BufferOutputStream()
+    messages = pa.ipc.MessageReader.open_stream(source)
+    while count:
+        message = messages.read_next_message()
+        if message.type == "record batch":
+            count -= 1
+        else:
+            message.serialize_to(head)
+    return pa.PythonFile(_Joined(head.getvalue().to_pybytes(), source), mode="r")
+
+
+class _Joined(io.RawIOBase):
+    """Some bytes and what is left of an open file, read as one."""
+
+    def __init__(self, head: bytes, rest: Any) -> None:
+        self._head, self._rest = io.BytesIO(head), rest
+
+    def read(self, size: int = -1) -> bytes:
+        found = self._head.read(size)
+        if len(found) < size:
+            found += self._rest.read(size - len(found))
+        return found
+
+    def readable(self) -> bool:
+        return True
 
 
 def _check(batch: pa.RecordBatch) -> None:

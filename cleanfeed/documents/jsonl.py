@@ -255,7 +255,7 @@ def check_text_field(file: InputFile, fields: Fields) -> None:
     Raises:
         MisuseError: There are records and none has it.
     """
-    reader = JsonlReader(Piece(file, 0, -1, first=True), fields, PieceResult(), CHECK_BYTES)
+    reader = JsonlReader(Piece(file, 0, -1, first=True, bytes=file.size), fields, PieceResult(), CHECK_BYTES)
     for _ in reader.columns():
         if reader.found_text:
             return
@@ -350,6 +350,7 @@ class JsonlReader:
         """Whether a record in another part of the file has the text field."""
         if self._piece.start == 0 and self._piece.stop < 0:
             return False
-        whole = Piece(self._piece.file, 0, -1, first=True)
+        file = self._piece.file
+        whole = Piece(file, 0, -1, first=True, bytes=file.size)
         other = JsonlReader(whole, self._fields, PieceResult(), self._block_bytes)
         return any(other.found_text for _ in other._blocks())

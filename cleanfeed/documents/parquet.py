@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,6 +22,15 @@ DAMAGE = (pa.ArrowException, OSError, EOFError, ValueError)
 """What pyarrow raises on a file it cannot read."""
 
 
+class Cut(NamedTuple):
+    """A range of neighbouring parts of a file; a ``stop`` of -1 is the end of the file."""
+
+    start: int
+    stop: int
+    size: int
+    """How large it is beside the others of its file; never 0."""
+
+
 @contextmanager
 def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
     """Open a Parquet file at a path or address; page checksums are checked where the file has them."""
@@ -28,27 +38,27 @@ def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
         yield pq.ParquetFile(raw, page_checksum_verification=True, pre_buffer=False)
 
 
-def cut_parquet(path: str, piece_bytes: int) -> list[tuple[int, int]]:
+def cut_parquet(path: str, piece_bytes: int) -> list[Cut]:
     """Return ranges of row groups of about ``piece_bytes``, uncompressed; the whole file where it cannot be read."""
     try:
         with open_parquet(path) as file:
             about = file.metadata
             sizes = [about.row_group(i).total_byte_size for i in range(about.num_row_groups)]
     except DAMAGE:
-        return [(0, -1)]
+        return [Cut(0, -1, 1)]
     return cut_groups(sizes, piece_bytes)
 
 
-def cut_groups(sizes: list[int], piece_bytes: int) -> list[tuple[int, int]]:
+def cut_groups(sizes: list[int], piece_bytes: int) -> list[Cut]:
     """Return ranges of neighbouring parts whose sizes add up to about ``piece_bytes``; at least one range."""
-    cuts: list[tuple[int, int]] = []
+    cuts: list[Cut] = []
     start, held = 0, 0
     for i, size in enumerate(sizes):
         if i > start and held + size > piece_bytes:
-            cuts.append((start, i))
+            cuts.append(Cut(start, i, max(1, held)))
             start, held = i, 0
         held += size
-    return [*cuts, (start, len(sizes))] if cuts else [(0, -1)]
+    return [*cuts, Cut(start, len(sizes), max(1, held))] if cuts else [Cut(0, -1, 1)]
 
 
 def parquet_schema(path: str) -> tuple[pa.Schema, bool] | None:

@@ -13,7 +13,7 @@ from cleanfeed.documents.codecs import BrokenStream, ByteStream, compression_of
 from cleanfeed.documents.discover import Found, discover
 from cleanfeed.documents.fields import Fields
 from cleanfeed.documents.jsonl import check_text_field
-from cleanfeed.documents.parquet import cut_parquet, parquet_schema
+from cleanfeed.documents.parquet import Cut, cut_parquet, parquet_schema
 from cleanfeed.documents.shape import SUFFIXES, is_spread_object, kind_of, shape_damage, suffix_of
 from cleanfeed.documents.tables import check_schema
 from cleanfeed.documents.work import InputFile, Kind, Piece, Plan
@@ -153,17 +153,19 @@ def _size(path: str) -> int:
 
 def _pieces(file: InputFile, piece_bytes: int, divisible: bool) -> Iterator[Piece]:
     """Yield the pieces of a file, in order."""
-    ranges = [(0, -1)]
+    cuts = [Cut(0, -1, 1)]
     if file.kind == "parquet" and file.size:
-        ranges = cut_parquet(file.path, piece_bytes)
+        cuts = cut_parquet(file.path, piece_bytes)
     elif file.kind == "arrow" and file.size:
-        ranges = cut_arrow(file.path, file.size, piece_bytes)
+        cuts = cut_arrow(file.path, file.size, piece_bytes)
     elif divisible and file.size > piece_bytes:
         count = -(-file.size // piece_bytes)
         edges = [file.size * i // count for i in range(count + 1)]
-        ranges = list(itertools.pairwise(edges))
-    for start, stop in ranges:
-        yield Piece(file, start, stop, first=start == 0)
+        cuts = [Cut(start, stop, stop - start) for start, stop in itertools.pairwise(edges)]
+    total = sum(cut.size for cut in cuts)
+    ends = [file.size * size // total for size in itertools.accumulate(cut.size for cut in cuts)]
+    for cut, begin, end in zip(cuts, [0, *ends], ends, strict=False):
+        yield Piece(file, cut.start, cut.stop, first=cut.start == 0, bytes=end - begin)
 
 
 def _shown(ignored: Sequence[str]) -> str:

@@ -40,6 +40,8 @@ class Piece:
     stop: int
     first: bool
     """The first piece of its file."""
+    bytes: int
+    """Bytes on disk it stands for; those of the pieces of a file add up to the size of the file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,6 +238,31 @@ def test_a_column_of_any_type_is_text_or_refused_before_anything_is_read_and_nev
         assert expected is None or found == expected
 
 
+def test_a_piece_of_a_compressed_stream_is_read_without_those_before_it(
+    read_inputs: ReadInputs, tmp_path: Path
+) -> None:
+    path, texts = tmp_path / "a.arrow", [f"text number {n} of the stream" * 30 for n in range(12)]
+    kinds = pa.array([f"kind {n // 4}" for n in range(12)])
+    options = pa.ipc.IpcWriteOptions(compression="lz4", emit_dictionary_deltas=True)
+    table = pa.table({"text": texts, "kind": kinds})
+    schema = pa.schema([("text", pa.string()), ("kind", pa.dictionary(pa.int8(), pa.string()))])
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema, options=options) as writer:
+        # Each batch has a dictionary of its own.
+        for start in range(0, 12, 3):
+            writer.write_table(pa.table(table.slice(start, 3).to_pydict()).cast(schema))
+    whole = read_inputs([str(path)], keep_fields=("kind",))
+    parts = read_inputs([str(path)], keep_fields=("kind",), piece_bytes=100)
+    assert (parts.pieces, whole.pieces, parts.damage) == (4, 1, [])
+    assert (parts.texts, parts.columns["kind"]) == (texts, kinds.to_pylist())
+    assert whole.texts == texts
+    data = path.read_bytes()
+    place = data.index(b"text number 0")
+    # LZ4 that promises more than there is: whoever decompresses it says so.
+    path.write_bytes(data[: place - 8] + b"\xff" * 8 + data[place:])
+    damaged = read_inputs([str(path)], keep_fields=("kind",), piece_bytes=100)
+    assert (len(damaged.damage), damaged.texts) == (1, texts[3:])
+
+
 def test_text_stored_by_runs_or_under_a_name_of_its_own_is_text(
     read_inputs: ReadInputs, tmp_path: Path
 ) -> None:
