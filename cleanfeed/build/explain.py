@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,22 +12,26 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
+import xxhash
 
-from cleanfeed.build.budget import TOO_COSTLY
+from cleanfeed.build.budget import TOO_COSTLY, OverrunError, Reason, Reporter
 from cleanfeed.build.finished import MANIFEST_NAME
 from cleanfeed.build.manifest import read_manifest
+from cleanfeed.build.measurer import Columns, Measurer
 from cleanfeed.build.queries import duckdb_over
+from cleanfeed.build.spool import signal_columns
+from cleanfeed.build.tasks import Context
 from cleanfeed.curriculum.paths import AnyPath, path_of
 from cleanfeed.curriculum.tokenizer import TextEncoder
+from cleanfeed.documents.fields import Fields
+from cleanfeed.documents.record import DocumentBatch
 from cleanfeed.errors import CleanfeedError, MisuseError, one_line
 from cleanfeed.rules.explain import RuleReading, explain_rules
 from cleanfeed.rules.pipeline import from_resolved
-from cleanfeed.rules.ruleset import VERDICTS, RuleSet
+from cleanfeed.rules.ruleset import REJECT, VERDICTS
 from cleanfeed.settings import Pipeline
-from cleanfeed.signals.measure import measure_texts
 from cleanfeed.signals.registry import SIGNALS
 from cleanfeed.signals.spans import Span, worst_spans
-from cleanfeed.signals.tokens import TokenTables, measure_tokens
 
 Values = dict[str, float | int | None]
 
@@ -58,29 +62,32 @@ def explain_text(text: str, pipeline: Pipeline, tokenizer: str | None, doc_id: s
         tokenizer: A tokenizer file, for the signals that need one.
         doc_id: What to call the text.
     """
-    columns = measure_texts(pa.array([text], pa.large_string()))
-    columns["lone_surrogates"] = np.zeros(1)
-    if tokenizer is not None:
-        encoder = TextEncoder(tokenizer, pipeline.curriculum.end_of_text)
-        ids, offsets = encoder.encode([text])
-        columns |= measure_tokens(ids, offsets, np.array([len(text)]), TokenTables.of(encoder.tokenizer))
+    context = Context(pipeline, Path(), tokenizer)
+    columns, refused = _measured(text, context)
     for signal in SIGNALS:
         columns.setdefault(signal.name, np.full(1, np.nan))
-    verdicts = RuleSet(pipeline.rules, tokenizer=tokenizer is not None).evaluate(columns)
+    verdicts = context.rules().evaluate(columns)
+    verdict, reasons = VERDICTS[int(verdicts.verdict[0])], verdicts.reasons[0].as_py()
+    if refused is not None:
+        verdict, reasons = VERDICTS[REJECT], [refused, *reasons]
     values: Values = {}
     for signal in SIGNALS:
         value = float(columns[signal.name][0])
         values[signal.name] = None if math.isnan(value) else int(value) if signal.type == "int" else value
-    return _explanation(
-        doc_id,
-        None,
-        None,
-        VERDICTS[int(verdicts.verdict[0])],
-        verdicts.reasons[0].as_py(),
-        values,
-        pipeline,
-        text,
-    )
+    return _explanation(doc_id, None, None, verdict, reasons, values, pipeline, text)
+
+
+def _measured(text: str, context: Context) -> tuple[Columns, Mapping[str, Any] | None]:
+    """Measure a text as a build does; return its signals, and why it would not be measured or tokenised."""
+    schema = Fields(context.pipeline.documents, context.pipeline.quality.column).schema()
+    given = {"row": 0, "text": text, "lone_surrogates": 0}
+    table = pa.RecordBatch.from_pylist([dict.fromkeys(schema.names) | given], schema=schema)
+    try:
+        spooled = Measurer(context, (), Reporter(lambda _: None)).measured(0, DocumentBatch(table))
+    except OverrunError:
+        seconds = context.pipeline.budget.seconds
+        return {}, asdict(Reason(TOO_COSTLY, "seconds", seconds, seconds))
+    return signal_columns(spooled), spooled.column("refused")[0].as_py()
 
 
 def explain_document(out: str, doc_id: str) -> Explanation:
@@ -147,7 +154,7 @@ def _explanation(
 
 
 def _text(out: AnyPath, manifest: Mapping[str, Any], row: Mapping[str, Any]) -> str | None:
-    """Return the document's text from wherever the build has it."""
+    """Return the document's text from wherever the build has it; None where it has none."""
     place = "source = $source AND source_row = $row"
     values = {"source": row["source"], "row": row["source_row"]}
     if row["verdict"] not in ("keep", "flag"):
@@ -160,7 +167,9 @@ def _text(out: AnyPath, manifest: Mapping[str, Any], row: Mapping[str, Any]) -> 
         copy = Path(folder, "tokenizer.json")
         copy.write_bytes((out / copy.name).read_bytes())
         encoder = TextEncoder(str(copy), manifest["tokenizer"]["end_of_text"])
-    return encoder.decode([token for sample in samples for token in sample["input_ids"]])
+    text = encoder.decode([token for sample in samples for token in sample["input_ids"]])
+    # Not every tokenizer gives back what it took, and spans are places in the document's own text.
+    return text if xxhash.xxh3_128_digest(text.encode()) == row["content_hash"] else None
 
 
 def _rows(

@@ -74,7 +74,7 @@ class Journal:
     """
 
     def __init__(self, work: AnyPath, request: str, still_ours: Callable[[], None] = lambda: None) -> None:
-        self._still_ours = still_ours
+        self._still_ours, self._out = still_ours, work.parent
         self._log = _FileLog(work) if isinstance(work, Path) else _ObjectLog(work, request)
         there = self._log.request
         if there not in (None, request):
@@ -101,7 +101,7 @@ class Journal:
 
         Workers do not wait for the disk: the process that keeps the journal does, while they go on.
         """
-        sync(files)
+        sync(files, below=self._out)
         self._still_ours()
         self._log.append(_Entry(phase, number, msgspec.Raw(msgspec.json.encode(result))))
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from cleanfeed.curriculum.order import BUCKET_BITS, buckets
 from cleanfeed.curriculum.paths import AnyPath, fetched
 from cleanfeed.curriculum.stages import Stage, Tiers, stages_of
-from cleanfeed.settings import CurriculumSettings
+from cleanfeed.settings import MOST_IN_A_FILE, CurriculumSettings
 
 Int64 = npt.NDArray[np.int64]
 
@@ -110,7 +110,9 @@ def files_of(settings: CurriculumSettings, total: StageTotals, *, tokens: bool) 
     """Yield the files of a stage; a stage without samples has one empty file."""
     stage, samples = total.stage, total.samples
     group = row_group_rows(settings, total, tokens=tokens)
-    step = group * min(settings.file_row_groups, FILE_ROWS // group)
+    # A sample may be longer than a row group is to be: then fewer of them fill a file.
+    rows = min(FILE_ROWS, MOST_IN_A_FILE * samples // max(1, total.units))
+    step = group * max(1, min(settings.file_row_groups, rows // group))
     ends = np.cumsum(total.by_bucket)
     for number, first in enumerate(range(0, max(samples, 1), step)):
         last = min(first + step, samples)

@@ -22,9 +22,13 @@ from cleanfeed.curriculum.gather import offsets_of, scatter
 from cleanfeed.curriculum.order import BUCKET_BITS
 from cleanfeed.curriculum.stages import Tiers
 from cleanfeed.curriculum.writer import PartWriter, curriculum_schema
+from cleanfeed.errors import CleanfeedError, one_line
 from cleanfeed.signals.buffers import text_buffers
 
 Int64 = npt.NDArray[np.int64]
+
+MOST_IDS = 2**31 - 1
+"""Ids in a file: the places in a column of lists have 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +167,7 @@ class _Values:
         self.offsets = offsets_of(self.lengths)
         kind = np.uint8 if self.encoder is None else np.int32
         self.flat = memory.array(int(self.offsets[-1]), kind)
-        # Filled in for whole documents; of a part only its ids are known.
-        self.texts: list[str | None] = [None] * len(self.lengths)
+        self.texts: list[str] = [""] * len(self.lengths)
 
     def take(self, batch: pa.RecordBatch, part: _Chosen, here: Int64) -> None:
         """Copy samples ``here`` of ``part`` from the batch they lie in."""
@@ -172,32 +175,35 @@ class _Values:
         if self.encoder is None:
             flat: npt.NDArray[Any] = text_buffers(batch.column("text"))[0]
         else:
-            flat, offsets = flat_ids(batch.column("ids"))
+            flat, _ = flat_ids(batch.column("ids"))
             if self.keep_text:
-                self._take_texts(batch, part, here, starts, lengths, offsets)
+                self._take_texts(batch, part, here)
         scatter(flat, starts, lengths, self.flat, self.offsets[:-1][part.places[here]])
 
-    def _take_texts(
-        self, batch: pa.RecordBatch, part: _Chosen, here: Int64, starts: Int64, lengths: Int64, offsets: Int64
-    ) -> None:
-        documents = column(part.rows, "document").astype(np.int64)[here]
-        whole = (starts == offsets[:-1][documents]) & (lengths == np.diff(offsets)[documents])
-        texts = batch.column("text").take(pa.array(documents[whole])).to_pylist()
-        for spot, text in zip(part.places[here][whole].tolist(), texts, strict=True):
-            self.texts[spot] = text
+    def _take_texts(self, batch: pa.RecordBatch, part: _Chosen, here: Int64) -> None:
+        documents, which = np.unique(column(part.rows, "document")[here], return_inverse=True)
+        texts = batch.column("text").take(pa.array(documents)).to_pylist()
+        first, size = (column(part.rows, name)[here] for name in ("first_char", "n_chars"))
+        rows = (part.places[here], which, first, first + size)
+        for spot, number, start, stop in zip(*(values.tolist() for values in rows), strict=True):
+            self.texts[spot] = texts[number][start:stop]
 
     def columns(self) -> dict[str, pa.Array]:
         """Return the value columns of the file."""
         if self.encoder is None:
             offsets, data = pa.py_buffer(self.offsets), pa.py_buffer(self.flat)
             return {"text": pa.LargeStringArray.from_buffers(len(self.lengths), offsets, data)}
+        if self.offsets[-1] > MOST_IDS:
+            raise CleanfeedError(
+                one_line(
+                    "a file of the curriculum would hold too many ids",
+                    "samples of very different lengths",
+                    f"{self.offsets[-1]} in one file",
+                    f"at most {MOST_IDS}",
+                    "Give the pipeline's last band a lower max_tokens.",
+                )
+            )
         ids = pa.ListArray.from_arrays(pa.array(self.offsets.astype(np.int32)), pa.array(self.flat))
         if not self.keep_text:
             return {"input_ids": ids}
-        texts = [self._text(number) if text is None else text for number, text in enumerate(self.texts)]
-        return {"input_ids": ids, "text": pa.array(texts, pa.large_string())}
-
-    def _text(self, number: int) -> str:
-        """Return the text of a part, which only its ids know."""
-        assert self.encoder is not None
-        return self.encoder.decode(self.flat[self.offsets[number] : self.offsets[number + 1]].tolist())
+        return {"input_ids": ids, "text": pa.array(self.texts, pa.large_string())}

@@ -20,6 +20,7 @@ from cleanfeed.build.spool import Spool, spool_writer
 from cleanfeed.build.tasks import Context, Segment
 from cleanfeed.curriculum.order import shuffle_keys
 from cleanfeed.curriculum.paths import AnyPath
+from cleanfeed.curriculum.samples import first_chars
 from cleanfeed.curriculum.stages import bands, quality_bins
 from cleanfeed.curriculum.writer import HASH_TYPE, PartWriter
 from cleanfeed.documents.record import UNREADABLE_SCHEMA
@@ -59,6 +60,7 @@ SAMPLES_SCHEMA = pa.schema(
         pa.field("source", pa.string(), nullable=False),
         pa.field("source_row", pa.int64(), nullable=False),
         pa.field("n_chars", pa.int64(), nullable=False),
+        pa.field("first_char", pa.int64(), nullable=False),
         pa.field("flags", pa.list_(pa.string()), nullable=False),
     ]
 )
@@ -205,6 +207,7 @@ class _Settler:
             "source_row": batch.source_row.take(row),
             "part": ranges.part,
             "n_chars": ranges.chars,
+            "first_char": first_chars(ranges),
             "flags": batch.rules.flags.take(row),
         }
         return pa.table({name: columns[name] for name in SAMPLES_SCHEMA.names}, schema=SAMPLES_SCHEMA)

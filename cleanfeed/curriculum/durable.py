@@ -28,16 +28,29 @@ def among_others() -> None:
     _alone = False
 
 
-def sync(places: Iterable[AnyPath]) -> None:
-    """Make files, their names and those of their folders survive a power cut; objects do once they are put."""
+def sync(places: Iterable[AnyPath], *, below: AnyPath | None = None) -> None:
+    """Make files, their names and those of their folders survive a power cut; objects do once they are put.
+
+    Args:
+        places: The files.
+        below: A folder they all lie below, if the folders between may be new; else only the last is taken for new.
+    """
     paths = [place for place in places if isinstance(place, Path)]
-    folders = {path.parent for path in paths}
-    for path in [*paths, *sorted(folders | {folder.parent for folder in folders})]:
+    folders = {folder for path in paths for folder in _above(path, below)}
+    for path in [*paths, *sorted(folders)]:
         handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def _above(path: Path, below: AnyPath | None) -> Iterator[Path]:
+    """Yield the folders whose entries make up the names of a file and of its new folders."""
+    for folder in path.parents if isinstance(below, Path) else (path.parent, path.parent.parent):
+        yield folder
+        if folder == below:
+            return
 
 
 @contextmanager

@@ -156,6 +156,13 @@ def split(
     return SampleRanges(table[:, 0], table[:, 1].astype(np.int32), table[:, 2], table[:, 3], table[:, 4])
 
 
+def first_chars(ranges: SampleRanges) -> Int64:
+    """Return how many code points of its document lie before each sample."""
+    before = np.cumsum(ranges.chars) - ranges.chars
+    opens = np.maximum.accumulate(np.where(ranges.part == 0, np.arange(len(before)), 0))
+    return np.asarray(before - before[opens])
+
+
 def _parts(low: int, high: int, units: int, limit: int, cutter: Cutter) -> Iterator[tuple[int, int, int]]:
     """Yield start, stop and units of the parts of one document."""
     start = low

@@ -47,6 +47,30 @@ def test_a_document_is_explained_with_its_own_text_verdict_and_signals(
     assert any(BLOB[span.start : span.end].startswith("g4ODg4OD") for span in blob.spans)
 
 
+@pytest.mark.parametrize(
+    ("text", "sets"),
+    [
+        ("abc" * 5000, []),
+        (prose(1), ["budget.memory=1048576"]),
+        (prose(1, 3000), ["budget.memory=1048576"]),
+        (prose(1, 400), ["budget.memory=2097152"]),
+    ],
+    ids=["rejected by its text", "healthy", "too costly", "too costly to tokenise"],
+)
+def test_a_text_is_explained_as_a_build_would_judge_it(
+    tmp_path: Path, run: Build, text: str, sets: list[str]
+):
+    run(write_jsonl(tmp_path / "a.jsonl", [{"id": "one", "text": text}]), tokenizer=TOKENIZER, sets=sets)
+    built = explain_document(str(tmp_path / "out"), "one")
+    alone = explain_text(text, load_pipeline("web_text", sets), TOKENIZER)
+    corpus = {signal.name for signal in SIGNALS if signal.needs_corpus}
+    assert (alone.verdict, alone.reasons) == (built.verdict, built.reasons)
+    assert {name: value for name, value in alone.signals.items() if name not in corpus} == {
+        name: value for name, value in built.signals.items() if name not in corpus
+    }
+    assert (alone.spans, alone.rules) == (built.spans, built.rules)
+
+
 def test_equal_ids_are_told_apart_by_their_place(tmp_path: Path, run: Build):
     run(write_jsonl(tmp_path / "a.jsonl", RECORDS))
     out = str(tmp_path / "out")

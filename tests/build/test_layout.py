@@ -10,6 +10,7 @@ from cleanfeed.build.layout import FILE_ROWS, FileSpec, StageTotals, files_of
 from cleanfeed.curriculum.order import BUCKET_BITS
 from cleanfeed.curriculum.stages import stages_of
 from cleanfeed.rules.pipeline import load_pipeline
+from cleanfeed.settings import MOST_IN_A_FILE
 
 SETTINGS = load_pipeline("web_text", ()).curriculum
 
@@ -37,6 +38,15 @@ def test_every_sample_of_a_stage_is_in_one_file_of_full_row_groups(
     assert starts == np.cumsum([0, *(spec.rows for spec in files[:-1])]).tolist()
     for spec, after in pairwise(files):
         assert edges[spec.first_bucket] <= after.skip + edges[after.first_bucket] <= edges[spec.last_bucket]
+
+
+@given(st.integers(1, 3000), st.integers(1, 2**31 - 1), st.integers(1, 2**15))
+def test_no_file_holds_more_than_the_limit_however_long_the_samples_are(
+    samples: int, length: int, file_row_groups: int
+):
+    files = cut(samples, samples * length, file_row_groups)
+    assert sum(spec.rows for spec in files) == samples
+    assert all(spec.rows == 1 or spec.rows * length <= MOST_IN_A_FILE for spec in files)
 
 
 def test_samples_of_a_few_words_fill_no_file_beyond_its_rows():

@@ -67,6 +67,24 @@ def test_what_was_not_written_whole_is_not_there(place: AnyPath):
     assert not aside.exists()
 
 
+def test_all_new_folders_above_a_file_are_synced_up_to_the_one_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    synced: list[str] = []
+    monkeypatch.setattr(
+        durable.os, "fsync", lambda handle: synced.append(str(Path(f"/proc/self/fd/{handle}").readlink()))
+    )
+    path = tmp_path / "out" / "curriculum" / "00" / "part"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    sync([path], below=tmp_path / "out")
+    out = tmp_path / "out"
+    assert sorted(synced) == [str(place) for place in (out, out / "curriculum", path.parent, path)]
+    synced.clear()
+    sync([path])
+    assert sorted(synced) == [str(place) for place in (out / "curriculum", path.parent, path)]
+
+
 def test_names_change_and_files_go(place: AnyPath):
     write_bytes(place / "a", b"1")
     write_bytes(place / "b/c", b"2")
