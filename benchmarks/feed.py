@@ -6,13 +6,15 @@ shuffled inside each stage, in batches of equally many rows, in this process (``
 collator:
 
 - *limit*: the same batches, in the same order, from one array in memory;
-- *cleanfeed*: ``Curriculum`` and ``CurriculumSampler``;
+- *cleanfeed*: ``Curriculum(decoded=...)``, which maps row groups that were decoded before, and ``CurriculumSampler``;
+  as the others read what was prepared for them, the targets are judged by it;
+- *cleanfeed, from Parquet*: the same without anything prepared;
 - *datasets*: a Hugging Face dataset, Arrow on disk, each stage shuffled;
 - *litdata*: optimized chunks on disk, each stage shuffled; run by the Python that ``CLEANFEED_LITDATA_PYTHON`` names.
 
-The loaders take turns, a whole epoch each; a ratio is the median over the rounds. cleanfeed decodes ahead in a thread,
-so it needs a second free processor; what the main thread alone uses by the processor is given beside the clock, and
-says on a busy machine what a free one would show.
+The loaders take turns, a whole epoch each, cleanfeed's with an empty cache; a ratio is the median over the rounds.
+cleanfeed reads ahead in a thread, which pays where there is a second free processor; what the main thread alone uses by
+the processor is given beside the clock, and says on a busy machine what a free one would show.
 """
 
 from __future__ import annotations
@@ -43,6 +45,9 @@ HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent
 LITDATA = "CLEANFEED_LITDATA_PYTHON"
 GLOBAL_BATCH = 64
+OURS, PARQUET = "cleanfeed", "cleanfeed, from Parquet"
+TARGETS = {"limit": 0.7, "datasets": 4.0, "litdata": 2.0}
+"""Least ratio of batches a second to each of these loaders."""
 GROWTH_BATCHES = 100_000
 SETTLED_BATCHES = 20_000
 """After so many batches the cache has reached its bound, and memory should not grow any more."""
@@ -89,9 +94,9 @@ class InMemory(Dataset[Any]):
                 yield stage.first_row, stage.first_row + stage.samples
 
 
-def loader_of(dataset: Any, rows: int, collate: PadCollator) -> DataLoader[Any]:
+def loader_of(dataset: Any, rows: int, collate: PadCollator, workers: int = 0) -> DataLoader[Any]:
     sampler = CurriculumSampler(dataset, global_batch=GLOBAL_BATCH, micro_batch=rows)
-    return DataLoader(dataset, batch_sampler=sampler, collate_fn=collate)
+    return DataLoader(dataset, batch_sampler=sampler, collate_fn=collate, num_workers=workers)
 
 
 def datasets_epoch(memory: InMemory, folder: Path, rows: int, collate: PadCollator) -> Epoch:
@@ -166,41 +171,48 @@ def growth(path: str, rows: int) -> dict[str, float]:
     return {"settled": memory[0], "half": memory[1], "end": memory[2], "growth": memory[2] - memory[0]}
 
 
-def measure(path: Path, rows: int, rounds: int, others: bool) -> dict[str, Any]:
+def measure(path: Path, rows: int, rounds: int, others: bool, workers: int) -> dict[str, Any]:
     """Return rates of all loaders, a whole epoch each in turn, and the medians of the ratios."""
     curriculum, collate = Curriculum(path), PadCollator(0)
     memory = InMemory(curriculum)
     beside = path.parent / "feed"
     beside.mkdir(exist_ok=True)
     bare = list(CurriculumSampler(memory, global_batch=GLOBAL_BATCH, micro_batch=rows))
+    decoded = beside / "decoded"
+    begin = time.perf_counter()
+    decoded_bytes = Curriculum(path, decoded=decoded).decode()
+    decoding = time.perf_counter() - begin
     loaders: dict[str, Callable[[], dict[str, float]]] = {
-        "limit": lambda: timed(loader_of(memory, rows, collate)),
+        "limit": lambda: timed(loader_of(memory, rows, collate, workers)),
         "collator alone": lambda: timed(collate(memory.__getitems__(batch)) for batch in bare),
-        "cleanfeed": lambda: timed(loader_of(curriculum, rows, collate)),
+        OURS: lambda: timed(loader_of(Curriculum(path, decoded=decoded), rows, collate, workers)),
+        PARQUET: lambda: timed(loader_of(Curriculum(path), rows, collate, workers)),
     }
-    if others:
+    if others and not workers:
         epoch = datasets_epoch(memory, beside / "arrow", rows, collate)
         loaders["datasets"] = lambda: timed(epoch())
         litdata = LitData(memory, beside / "litdata", rows)
         if litdata.python:
             loaders["litdata"] = litdata.timed
     taken = [{name: one() for name, one in loaders.items()} for _ in range(rounds)]
+
+    def ratios(ours: str, kind: str = "rate") -> dict[str, float]:
+        return {
+            name: statistics.median(turn[ours][kind] / turn[name][kind] for turn in taken) for name in loaders
+        }
+
+    reached = ratios(OURS)
     return {
         "rows": rows,
         "tokens": len(memory.ids),
         "samples": len(memory),
+        "decoded": {"bytes": decoded_bytes, "seconds, or to check what was there": decoding},
         "rates": {name: statistics.median(turn[name]["rate"] for turn in taken) for name in loaders},
         "padded": {name: taken[0][name]["padded"] / taken[0][name]["batches"] for name in loaders},
-        "ratios": {
-            name: statistics.median(turn["cleanfeed"]["rate"] / turn[name]["rate"] for turn in taken)
-            for name in loaders
-        },
-        "ratios by processor time": {
-            name: statistics.median(
-                turn["cleanfeed"]["processor"] / turn[name]["processor"] for turn in taken
-            )
-            for name in loaders
-        },
+        "ratios": reached,
+        "met": {name: reached[name] >= least for name, least in TARGETS.items() if name in reached},
+        "ratios from Parquet": ratios(PARQUET),
+        "ratios by processor time": ratios(OURS, "processor"),
     }
 
 
@@ -211,6 +223,9 @@ def main() -> int:
     parser.add_argument("--text", type=Path, default=REPOSITORY.parent / "shared" / "data")
     parser.add_argument("--rows", type=int, nargs="+", default=[8, 64], help="rows of a batch")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--workers", type=int, default=0, help="of the loaders, which then are cleanfeed's alone"
+    )
     parser.add_argument("--alone", action="store_true", help="leave out the other loaders")
     parser.add_argument("--growth", action="store_true", help="only memory over 100,000 batches")
     options = parser.parse_args()
@@ -219,7 +234,7 @@ def main() -> int:
     if options.growth:
         print(json.dumps(growth(str(path), options.rows[0]), indent=1))
         return 0
-    found = [measure(path, rows, options.rounds, not options.alone) for rows in options.rows]
+    found = [measure(path, rows, options.rounds, not options.alone, options.workers) for rows in options.rows]
     command = [sys.executable, __file__, str(path), "--growth"]
     memory = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     print(json.dumps({"load": os.getloadavg(), "loaders": found, "memory": json.loads(memory)}, indent=1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +44,8 @@ class StageEntry:
     """Number, over the whole curriculum, of its first row group."""
     max_length: int
     """Longest sample of its band: tokens where there is a tokenizer, else code points."""
+    tokens: int = 0
+    """Tokens of its samples; 0 without a tokenizer."""
 
     @property
     def groups(self) -> int:
@@ -103,6 +106,14 @@ class Catalog:
         """Row groups of the curriculum."""
         return self.stages[-1].first_group + self.stages[-1].groups
 
+    def file_groups(self) -> list[range]:
+        """Return the row groups of each file that has any, as numbers over the whole curriculum."""
+        return [
+            range(first, min(first + stage.file_groups, stage.first_group + stage.groups))
+            for stage in self.stages
+            for first in range(stage.first_group, stage.first_group + stage.groups, stage.file_groups)
+        ]
+
     def stages_at(self, rows: Int64) -> Int64:
         """Return the place in ``stages`` of each row number, shape [n]."""
         firsts = np.array([stage.first_row for stage in self.stages], dtype=np.int64)
@@ -120,8 +131,7 @@ class Catalog:
 
     def row_group(self, number: int) -> RowGroup:
         """Return where a row group of the curriculum lies."""
-        firsts = np.array([stage.first_group for stage in self.stages], dtype=np.int64)
-        at = int(np.searchsorted(firsts, number, side="right")) - 1
+        at = bisect_right([stage.first_group for stage in self.stages], number) - 1
         stage = self.stages[at]
         group = number - stage.first_group
         first = group * stage.group_rows
@@ -198,6 +208,7 @@ def catalog_of(manifest: Mapping[str, Any], path: str) -> Catalog:
             first_row=row,
             first_group=group,
             max_length=longest[entry["band"]],
+            tokens=entry.get("tokens") or 0,
         )
         stages.append(stage)
         row, group = row + stage.samples, group + stage.groups

@@ -13,8 +13,10 @@ import pyarrow as pa
 from torch.utils.data import Dataset
 
 from cleanfeed.arguments import check_bool, check_path, check_whole
-from cleanfeed.errors import one_line
+from cleanfeed.errors import MisuseError, one_line
 from cleanfeed.feed.catalog import read_catalog
+from cleanfeed.feed.decoded_files import decoded_bytes, decoded_folder
+from cleanfeed.feed.decoding import decode_all
 from cleanfeed.feed.reader import Reader
 from cleanfeed.feed.samples import FILLER, NO_SAMPLE, NO_TOKENS, Item, Samples
 
@@ -45,6 +47,10 @@ class Curriculum(Dataset[Item]):
             groups (about 1 MiB each) as this rank has lanes; a warning says when a batch alone does not fit.
         decode_ahead: Without workers, decode what the sampler will ask for next in a thread, up to half of
             ``cache_bytes``.
+        decoded: Folder, best on a local disk, where each row group is kept decoded once it was needed, to be mapped
+            into memory from then on, by all ranks, workers and runs of this machine. Any number of curricula may share
+            it; :meth:`decode` fills it before training. What is given out is the same with and without it. None:
+            every process decodes for itself.
 
     Attributes:
         catalog: What the manifest says about stages, row groups and files.
@@ -54,16 +60,25 @@ class Curriculum(Dataset[Item]):
 
     Raises:
         CurriculumError: There is no finished build at the address, or it was altered.
+        MisuseError: ``decoded`` is no folder of this machine, or the build has no tokenizer.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, cache_bytes: int = CACHE_BYTES, decode_ahead: bool = True
+        self,
+        path: str | os.PathLike[str],
+        *,
+        cache_bytes: int = CACHE_BYTES,
+        decode_ahead: bool = True,
+        decoded: str | os.PathLike[str] | None = None,
     ) -> None:
         check_path("Curriculum", "path", path)
         check_whole("Curriculum", "cache_bytes", cache_bytes, 0)
         check_bool("Curriculum", "decode_ahead", decode_ahead)
+        if decoded is not None:
+            check_path("Curriculum", "decoded", decoded)
         self.catalog = read_catalog(os.fspath(path))
         self.cache_bytes, self.decode_ahead = cache_bytes, decode_ahead
+        self.decoded = decoded_folder(decoded, self.catalog)
         self._forget()
 
     def _forget(self) -> None:
@@ -141,6 +156,35 @@ class Curriculum(Dataset[Item]):
         """
         self._following = rows
 
+    @property
+    def decoded_bytes(self) -> int:
+        """Bytes that the row groups take at most when decoded: 2 a token, 4 where the tokenizer has over 65,536 ids."""
+        return decoded_bytes(self.catalog)
+
+    def decode(self, *, threads: int | None = None, progress: bool = True) -> int:
+        """Decode every row group into the folder ``decoded`` before training, and return the bytes they take.
+
+        What is there already is held against its checksum and not decoded again, so a call that was cut short goes on.
+        Call it once a machine; where several processes do, they share the work.
+
+        Args:
+            threads: Files of the curriculum decoded at a time; by default as many as there are processors.
+            progress: Say on stderr how many bytes it takes at most and how many are free, and how far it is.
+
+        Raises:
+            MisuseError: The curriculum was made without ``decoded``.
+            CleanfeedError: The folder cannot be written to, or is full.
+            CurriculumError: A row group is not what was written.
+        """
+        check_bool("Curriculum.decode", "progress", progress)
+        if threads is not None:
+            check_whole("Curriculum.decode", "threads", threads, 1)
+        if self.decoded is None:
+            raise MisuseError(
+                one_line("no folder to decode into", "Curriculum.decode", "decoded None", "a folder")
+            )
+        return decode_all(self.catalog, self.decoded, threads or os.cpu_count() or 1, progress=progress)
+
     def columns(self, rows: Sequence[int] | Int64, names: Sequence[str]) -> pa.Table:
         """Return columns of some rows, in the order asked for, decoding only these columns.
 
@@ -193,7 +237,9 @@ class Curriculum(Dataset[Item]):
         if reader is None or reader.pid != os.getpid():
             if reader is not None:
                 _inherited.append(reader)
-            reader = self._reader = Reader(self.catalog, self.cache_bytes, decode_ahead=self.decode_ahead)
+            reader = self._reader = Reader(
+                self.catalog, self.cache_bytes, decode_ahead=self.decode_ahead, folder=self.decoded
+            )
         return reader
 
     def __getstate__(self) -> dict[str, Any]:
@@ -202,6 +248,7 @@ class Curriculum(Dataset[Item]):
             "catalog": self.catalog,
             "cache_bytes": self.cache_bytes,
             "decode_ahead": self.decode_ahead,
+            "decoded": self.decoded,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:

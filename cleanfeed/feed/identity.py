@@ -108,28 +108,19 @@ class SampleHashes:
 
     def _search(self, wanted: list[bytes]) -> Iterator[tuple[bytes, int]]:
         """Yield each of the hashes with each of its rows, ascending, file by file."""
-        catalog = self.curriculum.catalog
+        catalog, files = self.curriculum.catalog, self.curriculum.catalog.file_groups()
         heads = np.sort(np.frombuffer(b"".join(wanted), dtype=np.uint64)[::2])
         sought = set(wanted)
-        first_groups = [
-            stage.first_group + number * stage.file_groups
-            for stage in catalog.stages
-            if stage.samples
-            for number in range(stage.files)
-        ]
-        ends = [*first_groups[1:], catalog.groups]
 
         def of_file(groups: range) -> list[tuple[bytes, int]]:
             # Its own, for a ParquetFile is not for two threads.
-            files = Files(catalog, "text" if catalog.tokenizer_digest is None else "input_ids")
+            own = Files(catalog, "text" if catalog.tokenizer_digest is None else "input_ids")
             return [
-                found
-                for group in groups
-                for found in _found_in(files, catalog.row_group(group), heads, sought)
+                found for group in groups for found in _found_in(own, catalog.row_group(group), heads, sought)
             ]
 
-        with ThreadPoolExecutor(min(SEARCHERS, len(first_groups))) as pool:
-            for found in pool.map(of_file, map(range, first_groups, ends)):
+        with ThreadPoolExecutor(min(SEARCHERS, len(files))) as pool:
+            for found in pool.map(of_file, files):
                 yield from found
 
     def _group(self, number: int) -> Hashes:

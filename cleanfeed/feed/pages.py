@@ -7,8 +7,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
@@ -16,6 +14,7 @@ import xxhash
 from cleanfeed.errors import CurriculumError, one_line
 from cleanfeed.feed.catalog import REBUILD, Catalog, RowGroup, storage
 from cleanfeed.feed.decoded import Kept
+from cleanfeed.feed.samples import Ids
 
 OPEN_FILES = 16
 """Files of a process that are open at once. In the first epoch a window of row groups lies in one or two files; later
@@ -30,13 +29,13 @@ class Ragged(Kept):
     """The rows of a list or text column as one run of values; row i is ``values[bounds[i] : bounds[i + 1]]``.
 
     Args:
-        values: Token ids, int32, or the bytes of texts in UTF-8.
+        values: Token ids, or the bytes of texts in UTF-8.
         bounds: Where rows start and end; a memoryview gives Python integers faster than an array does.
     """
 
     __slots__ = ("bounds", "values")
 
-    def __init__(self, values: npt.NDArray[np.int32] | memoryview, bounds: memoryview) -> None:
+    def __init__(self, values: Ids | memoryview, bounds: memoryview) -> None:
         super().__init__(values.nbytes + bounds.nbytes)
         self.values, self.bounds = values, bounds
 

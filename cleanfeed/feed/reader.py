@@ -13,9 +13,12 @@ import pyarrow as pa
 
 from cleanfeed.feed.catalog import Catalog
 from cleanfeed.feed.decoded import Decoded
+from cleanfeed.feed.decoded_files import DecodedFiles
 from cleanfeed.feed.pages import Columns, Files, Ragged
 
 Int64 = npt.NDArray[np.int64]
+MOST_MAPPED = 4096
+"""Files mapped at once, however small: a process may have 65,530 maps."""
 
 
 class Reader:
@@ -25,11 +28,15 @@ class Reader:
         catalog: What the manifest says.
         cache_bytes: Decoded values it keeps, in bytes.
         decode_ahead: Whether a thread decodes what is expected.
+        folder: Where decoded row groups are kept and mapped from; None: nowhere.
     """
 
-    def __init__(self, catalog: Catalog, cache_bytes: int, *, decode_ahead: bool) -> None:
+    def __init__(
+        self, catalog: Catalog, cache_bytes: int, *, decode_ahead: bool, folder: str | None = None
+    ) -> None:
         self.pid = os.getpid()
         self.catalog = catalog
+        self._kept = folder and DecodedFiles(folder, catalog, least_bytes=cache_bytes // MOST_MAPPED)
         column = "text" if catalog.tokenizer_digest is None else "input_ids"
         # The thread that decodes ahead has files of its own, so that neither waits for the other.
         here, ahead = Files(catalog, column), Files(catalog, column)
@@ -48,7 +55,10 @@ class Reader:
     def _read(self, files: Files, key: Any) -> Ragged | Columns:
         """Decode a row group: its number alone stands for what is trained on, with names for other columns."""
         if isinstance(key, int):
-            return files.ragged(self.catalog.row_group(key))
+            place = self.catalog.row_group(key)
+            if not self._kept:
+                return files.ragged(place)
+            return self._kept.load(place) or self._kept.keep(place, files.ragged(place))
         group, names = key
         return Columns(files.table(self.catalog.row_group(group), names))
 
@@ -67,7 +77,8 @@ class Reader:
 
     def expect(self, rows: Int64) -> None:
         """Note the rows that will be asked for next, in order."""
-        self.decoded.expect(self.catalog.groups_at(rows)[0].tolist())
+        numbers, firsts = np.unique(self.catalog.groups_at(rows)[0], return_index=True)
+        self.decoded.expect(numbers[np.argsort(firsts)].tolist())
 
     def columns(self, rows: Int64, names: Sequence[str]) -> pa.Table:
         """Return columns of some rows, in the order asked for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,8 @@ FILLER = -(1 << 62)
 NO_SAMPLE = -1
 """``sample_ids`` of every pad row: it is no sample."""
 
-Ids = npt.NDArray[np.int32]
+Ids: TypeAlias = "npt.NDArray[np.int32] | npt.NDArray[np.uint16]"
+"""Ids as they lie in memory: in two bytes each where they come from a file of decoded row groups."""
 Int64 = npt.NDArray[np.int64]
 Item = dict[str, Any]
 
@@ -87,7 +88,7 @@ class Samples(Sequence[Item]):
         }
         if self.tokens is not None:
             # A view would keep a whole row group in memory for as long as the caller keeps the item.
-            item["input_ids"] = self.tokens[number].copy()
+            item["input_ids"] = self.tokens[number].astype(np.int32)
         if self.texts is not None:
             item["text"] = "" if pad else self.texts[number]
             if pad:
