@@ -262,3 +262,24 @@ def test_permission_lost_in_the_middle_ends_the_build_in_a_line(
     for folder in out.rglob("*/"):
         folder.chmod(0o700)
     finished(source, out, expected)
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="root writes everywhere here")
+@pytest.mark.parametrize(
+    "out", ["closed", "closed/out"] if QUICK else ["closed", "closed/out", "closed/a/out"]
+)
+def test_a_folder_that_may_not_be_written_is_said_before_anything_is_done(
+    tmp_path: Path, undisturbed: Undisturbed, out: str
+):
+    source, expected = undisturbed
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o500)
+    refused = run(source, tmp_path / out, prefix=() if os.geteuid() else OBEDIENT)
+    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (1, "", 1), refused.stderr
+    assert refused.stderr.startswith(f"cannot begin to write: {closed}")
+    assert refused.stderr.endswith(
+        "got Permission denied. When that is mended, run the same command again.\n"
+    )
+    assert list(closed.iterdir()) == []
+    closed.chmod(0o700)
+    finished(source, tmp_path / out, expected)
