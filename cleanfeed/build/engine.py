@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 from cleanfeed.build.budget import Lost, OverrunError, Reporter
-from cleanfeed.build.pool import OVERRUN, Pool
+from cleanfeed.build.pool import OVERRUN, Pool, serve
 from cleanfeed.errors import CleanfeedError, one_line
 
 Result = TypeVar("Result")
@@ -28,6 +28,12 @@ ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OMP_
 
 STARTS, PAUSE = 20, 0.1
 """Times to try to start a worker, and seconds between two."""
+
+Started = tuple[BaseProcess, Connection]
+"""A worker and this end of its pipe."""
+
+_forked: list[Started] = []
+"""Workers that no engine has taken yet."""
 
 
 class Engine(Protocol):
@@ -58,6 +64,39 @@ def one_thread() -> None:
     os.environ.update({name: value for name, value in ONE_THREAD.items() if name not in os.environ})
 
 
+def fork_workers(number: int) -> None:
+    """Load what workers need and fork some from this process, for the engines that want workers first.
+
+    A server would load it a second time. Only for a command at its start: it knows that no thread of another's was
+    started in its process, so forking it is as safe as forking the server.
+    """
+    one_thread()
+    import cleanfeed.build.preload  # noqa: F401
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        for _ in range(number):
+            ours, its = multiprocessing.Pipe()
+            inherited = [ours, *(pipe for _, pipe in _forked)]
+            process = multiprocessing.get_context("fork").Process(
+                target=_serve_forked, args=(its, inherited), daemon=True
+            )
+            with its:
+                process.start()
+            _forked.append((process, ours))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _serve_forked(pipe: Connection, inherited: Sequence[Connection]) -> None:
+    """Be a worker that was forked from the command: without its ends of pipes, and what it does about signals."""
+    for other in inherited:
+        other.close()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    serve(pipe)
+
+
 def start_server() -> None:
     """Begin to load what workers need, in a process of its own, while this one does something else.
 
@@ -85,7 +124,7 @@ def children_deaf_to_ctrl_c() -> Iterator[None]:
 
 
 class LocalEngine:
-    """Runs calls on this machine, in processes forked from a server that was started clean.
+    """Runs calls on this machine, in processes forked from a server that was started clean or a command at its start.
 
     They share nothing with this one, so a result cannot depend on where it was made, and what kills one of them does
     not kill the build.
@@ -108,8 +147,7 @@ class LocalEngine:
             yield from _run_here(function, calls, report)
             return
         if self._pool is None:
-            start_server()
-            self._pool = Pool(_start_process)
+            self._pool = Pool(_start_worker)
         yield from self._pool.run(function, calls, report, 1 if alone else self.workers)
 
     def close(self, *, at_once: bool = False) -> None:
@@ -119,15 +157,18 @@ class LocalEngine:
             self._pool = None
 
 
-def _start_process(function: Callable[..., None], pipe: Connection) -> BaseProcess:
+def _start_worker() -> Started:
+    if _forked:
+        return _forked.pop(0)
+    start_server()
+    ours, its = multiprocessing.Pipe()
     for _ in range(STARTS):
-        process = multiprocessing.get_context("forkserver").Process(
-            target=function, args=(pipe,), daemon=True
-        )
+        process = multiprocessing.get_context("forkserver").Process(target=serve, args=(its,), daemon=True)
         # Should the server have died, this starts another one; should it be dying right now, it fails.
         with children_deaf_to_ctrl_c(), _without_main(), suppress(OSError, EOFError):
             process.start()
-            return process
+            its.close()
+            return process, ours
         time.sleep(PAUSE)
     raise CleanfeedError(
         one_line("cannot start a worker process", "local engine", "no answer from its server")

@@ -53,7 +53,7 @@ class _PipeReporter(Reporter):
         os._exit(1)
 
 
-def _serve(pipe: Connection) -> None:
+def serve(pipe: Connection) -> None:
     """Be a worker: one thread of work, gone when its parent is gone."""
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -113,10 +113,10 @@ class Pool:
     """Some worker processes, started when there is something to do.
 
     Args:
-        start: Starts a process that runs the function it is given with one argument.
+        start: Gives a process that runs :func:`serve`, and this end of its pipe.
     """
 
-    def __init__(self, start: Callable[[Callable[..., None], Connection], BaseProcess]) -> None:
+    def __init__(self, start: Callable[[], tuple[BaseProcess, Connection]]) -> None:
         self._start = start
         self._workers: list[_Worker] = []
         self._tickets = itertools.count(1)
@@ -187,9 +187,7 @@ class Pool:
             busy += 1
 
     def _started(self) -> _Worker:
-        ours, its = multiprocessing.Pipe()
-        with its:
-            worker = _Worker(self._start(_serve, its), ours)
+        worker = _Worker(*self._start())
         self._workers.append(worker)
         return worker
 

@@ -107,20 +107,19 @@ def build(
     unfinished also by their time of change.
     """
     enter("build", out, go_on="Run the same command again to go on where it stopped.")
-    if engine == "local":
-        from cleanfeed.build.engine import start_server
-
-        workers = workers or available_cpus()
-        # It loads what workers need while this process imports and plans.
-        start_server()
+    from cleanfeed.build.engine import fork_workers, start_server
+    from cleanfeed.build.lean import hide_pandas, loading
     from cleanfeed.documents.hub import is_hub_name
 
     invocation = click.get_current_context().ensure_object(Invocation)
-    from cleanfeed.build.lean import hide_pandas, loading
-
-    if invocation.own_process and not any(map(is_hub_name, inputs)):
-        # Only reading from the hub needs pandas.
+    # Only reading from the hub needs pandas.
+    lean = invocation.own_process and not any(map(is_hub_name, inputs))
+    if lean:
         hide_pandas()
+    if engine == "local":
+        workers = workers or available_cpus()
+        # What is loaded here need not be loaded by a server; where it may not be, one does so meanwhile.
+        fork_workers(workers) if lean else start_server()
     with loading() if invocation.own_process else nullcontext():
         from cleanfeed.build.request import BuildRequest
         from cleanfeed.build.runner import build as run
