@@ -10,6 +10,7 @@ Works on gloo and NCCL; without ``torch.distributed`` nothing is sent.
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -71,7 +72,7 @@ class Agreement:
                     raise self.broken
                 box = [(make(), None)]
             except Exception as error:  # noqa: BLE001 - the other ranks wait: they must hear of any error
-                box = [(None, error)]
+                box = [(None, _portable(error))]
         source = 0 if self.group is None else dist.get_global_rank(self.group, 0)
         dist.broadcast_object_list(box, src=source, group=self.group, device=self._device)
         value, problem = box[0]
@@ -110,6 +111,15 @@ class Agreement:
         if failed:
             rank, text = failed[0]
             raise TrainingError(one_line(f"{doing} failed on another rank", f"rank {rank}", got=text))
+
+
+def _portable(error: Exception) -> Exception:
+    """Return an error that other ranks can be sent: itself, or a line that names it where it cannot be pickled."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001 - pickling calls what the error's own class brings along
+        return TrainingError(one_line("the first rank failed", "rank 0", f"{type(error).__name__}: {error}"))
+    return error
 
 
 def added(table: np.ndarray[Any, np.dtype[np.float64]]) -> list[float]:

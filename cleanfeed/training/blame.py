@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,9 @@ from cleanfeed.feed.samples import FILLER
 from cleanfeed.runs.incident_files import suspect_rows
 from cleanfeed.runs.records import LedgerLine, State, Suspect, SuspectSample
 from cleanfeed.training.evidence import Losses, usual_losses
+from cleanfeed.training.metrics import SAMPLE_HIGH, SAMPLE_LOW, Trip
 from cleanfeed.training.policy import Policy
+from cleanfeed.training.static_signals import Strangeness, strangeness
 from cleanfeed.training.suspects import culprits, rank, stands_out
 
 COLUMNS = (
@@ -34,7 +36,7 @@ COLUMNS = (
     "flags",
 )
 MOST_ROWS = 4096
-"""Samples an incident lists at most; batches are listed whatever their number."""
+"""Samples whose excerpts an incident keeps, and that it lists as suspected; quarantined ones it lists all."""
 
 
 @dataclass(slots=True)
@@ -45,8 +47,11 @@ class Blamed:
     step: int
     slot: int
     score: float
+    """Scales by which its loss stands out; where its whole batch is blamed, by which its signals do."""
     reason: str
     loss: float | None = None
+    named: bool = False
+    """Whether it stands out from the rest of its batch, which is healthy."""
 
 
 @dataclass(slots=True)
@@ -71,6 +76,7 @@ def find_blame(
     policy: Policy,
     sampler: CurriculumSampler,
     losses: Losses,
+    trips: Sequence[Trip] = (),
 ) -> Blame:
     """Return the suspects of an incident.
 
@@ -81,17 +87,27 @@ def find_blame(
         policy: Limits.
         sampler: What the slots hold.
         losses: Losses of single samples, as far as the loop told them.
+        trips: What fired at ``trip``: it may point at the highest or lowest samples of that batch.
     """
-    suspects = rank(lines, onset, trip, policy)
+    near = sorted(
+        (line for line in lines if onset - policy.pre <= line.step <= trip),
+        key=lambda line: abs(line.step - onset),
+    )
+    batches = {line.slot: sampler.schedule.rows(line.slot) for line in near}
+    strange = strangeness(sampler.curriculum, {slot: rows[rows != FILLER] for slot, rows in batches.items()})
+    suspects = rank(lines, onset, trip, policy, static=strange.slots)
     blame = Blame(suspects, stands_out=stands_out(suspects, policy))
     since = [one for one in suspects if one.step >= onset]
     behind = [one for one in since if one.score >= policy.z_observe] or since[:1]
     named = True
     for suspect in behind:
-        found, whole = _samples_of(suspect, sampler, losses, onset)
+        fired = trips if suspect.step == trip else ()
+        line = next((line for line in lines if line.step == suspect.step), None)
+        usual = usual_losses(losses, lines, line, onset)
+        found, whole = _samples_of(suspect, sampler, losses.get(suspect.step, {}), usual, fired, strange)
         blame.stands_out = blame.stands_out or (bool(found) and not whole)
         named = named and not whole
-        blame.samples += found[: MOST_ROWS - len(blame.samples)]
+        blame.samples += found
     blame.named = bool(behind) and named
     if behind and not named:
         slots = [one.slot for one in since]
@@ -100,21 +116,32 @@ def find_blame(
 
 
 def _samples_of(
-    suspect: Suspect, sampler: CurriculumSampler, losses: Losses, onset: int
+    suspect: Suspect,
+    sampler: CurriculumSampler,
+    told: Mapping[int, float],
+    usual: Sequence[float],
+    trips: Sequence[Trip],
+    strange: Strangeness,
 ) -> tuple[list[Blamed], bool]:
     """Return the samples of a batch to blame, and whether that is the whole batch for want of better knowledge."""
-    told = losses.get(suspect.step, {})
     rows = list(told)
-    found = culprits([told[row] for row in rows], usual_losses(losses, onset))
+    fired = {trip.signal for trip in trips if trip.rule == "samples" and trip.level == "act"}
+    found = culprits(
+        [told[row] for row in rows],
+        usual,
+        highest=_how_many(SAMPLE_HIGH, fired),
+        lowest=_how_many(SAMPLE_LOW, fired),
+    )
     if found.rows and not found.uniform:
         return [
             Blamed(
                 rows[at],
                 suspect.step,
                 suspect.slot,
-                found.z.get(at, suspect.score),
-                f"its loss of {told[rows[at]]:.4g} lies {found.z.get(at, 0.0):.1f} scales above its like",
+                abs(found.z[at]),
+                f"its loss of {told[rows[at]]:.4g} lies {_side(found.z[at])} its like",
                 told[rows[at]],
+                named=True,
             )
             for at in found.rows
         ], False
@@ -125,37 +152,52 @@ def _samples_of(
     excluded = set(sampler.exclusions.rows.tolist())
     reason = f"in the batch of step {suspect.step}" + (f": {evidence}" if evidence else "")
     return [
-        Blamed(row, suspect.step, suspect.slot, suspect.score, reason, told.get(row))
+        Blamed(row, suspect.step, suspect.slot, max(0.0, strange.rows.get(row, 0.0)), reason, told.get(row))
         for row in batch[batch != FILLER].tolist()
         if row not in excluded
     ], True
 
 
+def _how_many(names: Sequence[str], fired: Collection[str]) -> int:
+    """Return the largest k of the signals that fired, the k-th highest or lowest sample."""
+    return max((place for place, name in enumerate(names, 1) if name in fired), default=0)
+
+
+def _side(z: float) -> str:
+    return f"{abs(z):.1f} scales {'above' if z >= 0.0 else 'below'}"
+
+
 def as_samples(
-    blamed: Sequence[Blamed], curriculum: Any, state: State, attempt: int
+    blamed: Sequence[Blamed], curriculum: Any, states: Sequence[State], attempt: int
 ) -> tuple[list[SuspectSample], pa.Table | None]:
-    """Return the record of each sample, and their rows of the curriculum with an excerpt of each.
+    """Return the records of samples, and the rows of the first `MOST_ROWS` in the curriculum with an excerpt of each.
+
+    Beyond `MOST_ROWS` only those that are quarantined have a record.
 
     Args:
         blamed: The samples.
         curriculum: The `Curriculum`.
-        state: What they are from now on.
+        states: What each is from now on.
         attempt: The present attempt.
     """
+    listed = [at for at, state in enumerate(states) if at < MOST_ROWS or state == "quarantined"]
+    blamed, states = [blamed[at] for at in listed], [states[at] for at in listed]
     if not blamed:
         return [], None
     content = "text" if curriculum.tokenizer_digest is None else "input_ids"
-    table = curriculum.columns(np.array([one.row for one in blamed], dtype=np.int64), [*COLUMNS, content])
+    rows = np.array([one.row for one in blamed], dtype=np.int64)
+    table = curriculum.columns(rows[:MOST_ROWS], [*COLUMNS, content])
+    names = curriculum.columns(rows, ["sample_hash", "doc_id", "source", "source_row"])
     now = time.time()
-    hashes, docs = table["sample_hash"].to_pylist(), table["doc_id"].to_pylist()
-    sources, source_rows = table["source"].to_pylist(), table["source_row"].to_pylist()
+    hashes, docs = names["sample_hash"].to_pylist(), names["doc_id"].to_pylist()
+    sources, source_rows = names["source"].to_pylist(), names["source_row"].to_pylist()
     samples = [
         SuspectSample(
             sample_hash=hashes[at].hex(),
             doc_id=docs[at],
             source=sources[at],
             source_row=source_rows[at],
-            state=state,
+            state=states[at],
             reason=one.reason,
             decided_by="guard",
             decided_at=now,
@@ -165,6 +207,7 @@ def as_samples(
         )
         for at, one in enumerate(blamed)
     ]
+    blamed = blamed[:MOST_ROWS]
     places: dict[str, Any] = {
         "attempt": [attempt] * len(blamed),
         "step": [one.step for one in blamed],

@@ -2,7 +2,7 @@
 
 A checkpoint is *usable* if it is complete, its digests are right, its weights were finite (where that can be told) and
 no later rollback undid it. It is *safe* once healthy steps have followed it: that can only be said in hindsight. The
-newest ``keep`` are kept, and besides them the newest ``keep_safe`` safe ones.
+newest ``keep`` are kept, besides them the newest ``keep_safe`` safe ones, and one as old as an onset can lie back.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any
 import msgspec
 import torch
 
+from cleanfeed.arguments import check_bool, check_call, check_whole, wrong
 from cleanfeed.curriculum.durable import write_bytes
-from cleanfeed.errors import CheckpointError, MisuseError, one_line
+from cleanfeed.errors import CheckpointError, one_line
 from cleanfeed.runs.layout import RunDir
 from cleanfeed.runs.ledger import read_attempts, survives
 from cleanfeed.runs.records import Attempt
@@ -63,11 +64,15 @@ class Checkpoints:
         at_start: bool = True,
         digests: bool = True,
     ) -> None:
-        for name, value, least in (("every", every, 1), ("keep", keep, 1), ("keep_safe", keep_safe, 1)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise MisuseError(
-                    one_line("a setting is wrong", f"Checkpoints({name}=)", repr(value), f">= {least}")
-                )
+        for name, value in (("every", every), ("keep", keep), ("keep_safe", keep_safe)):
+            check_whole("Checkpoints", name, value, 1)
+        for name, function in (("save", save), ("load", load)):
+            if not callable(function) or isinstance(function, (torch.nn.Module, torch.optim.Optimizer)):
+                todo = "For a model and its optimizer there is Checkpoints.of(model, optimizer)."
+                raise wrong("Checkpoints", name, function, "a function of a path", todo)
+        check_call("Checkpoints", "finite", finite, optional=True)
+        check_bool("Checkpoints", "at_start", at_start)
+        check_bool("Checkpoints", "digests", digests)
         self.save, self.load, self.finite = save, load, finite
         self.every, self.keep, self.keep_safe = every, keep, keep_safe
         self.at_start, self.digests = at_start, digests
@@ -93,6 +98,10 @@ class Checkpoints:
             extra: Further parts by name, with the same two methods.
             settings: ``every``, ``keep``, ``keep_safe``, ``at_start``, ``digests``.
         """
+        known = ("every", "keep", "keep_safe", "at_start", "digests")
+        for name in settings:
+            if name not in known:
+                raise wrong("Checkpoints.of", name, settings[name], f"one of the settings {', '.join(known)}")
         state = ModelState(model, optimizer, scheduler, scaler, extra)
         checkpoints = cls(state.save, state.load, finite=state.finite, **settings)
         checkpoints.optimizer, checkpoints.scaler = optimizer, scaler
@@ -112,6 +121,8 @@ class CheckpointRing:
         self.run = run
         self.settings = settings
         self._agreement = agreement
+        self._proven: CheckpointRecord | None = None
+        """Of the checkpoint whose files were read when it was chosen: they are not read again to go back to it."""
 
     def save(self, step: int, attempt: int, guard: dict[str, Any]) -> Path:
         """Save the state after ``step`` steps; complete when it returns.
@@ -188,72 +199,136 @@ class CheckpointRing:
         why: list[str] = []
         starts = read_attempts(self.run)
         for step in reversed(self.run.checkpoint_steps()):
-            if self._usable(step, starts, why) is not None:
+            found = self._recorded(step, starts, why)
+            if found is not None and self._is_whole(found, why):
                 return step, why
         return None, why
+
+    def count(self, onset: int, margin: int) -> int:
+        """Return how many `before` has to choose from, as their records have it; for rank 0 alone, and quick."""
+        return len(self._among(onset, margin, set(), [])[0])
 
     def before(self, onset: int, margin: int, depth: int = 1) -> tuple[int | None, int, list[str]]:
         """Return the checkpoint to roll back to, how many there are to choose from, and in sentences why this one.
 
-        For rank 0 alone. Those that are safe and at least ``margin`` steps before the onset come first; where there are
-        none, those that are merely usable; where none lies so far back, the oldest usable one before the onset.
+        For rank 0 alone; of the files only those of the chosen one are read. Those that are safe and at least
+        ``margin`` steps before the onset come first; where there are none, those that are merely usable; where none
+        lies so far back, the oldest usable one before the onset; and where none was saved before it, the oldest safe
+        one, since healthy steps had followed that as well.
 
         Args:
             onset: First step of the incident.
             margin: Steps by which a checkpoint must lie before it.
             depth: Which one: 1 the newest, 2 the one before; the oldest where there are fewer.
         """
-        why: list[str] = []
+        damaged: set[int] = set()
+        told: list[str] = []
+        while True:
+            why: list[str] = []
+            among, kind = self._among(onset, margin, damaged, why)
+            if not among:
+                return None, 0, [*told, *why]
+            chosen = among[min(depth, len(among)) - 1]
+            if not self._is_whole(chosen, told):
+                log.warning("checkpoint passed over: %s", told[-1])
+                damaged.add(chosen.step)
+                continue
+            nth = chosen.step <= onset - margin and depth <= min(3, len(among))
+            place = ("newest", "second newest", "third newest")[depth - 1] if nth else "oldest"
+            return chosen.step, len(among), [f"step {chosen.step} is the {place} {kind}", *told, *why]
+
+    def _among(self, onset: int, margin: int, damaged: set[int], why: list[str]) -> tuple[list[Found], str]:
+        """Return the checkpoints to choose from, the newest first, and what they are; ``why`` is told of the others."""
         starts = read_attempts(self.run)
-        usable: list[Found] = []
-        for step in reversed(self.run.checkpoint_steps()):
+        early: list[Found] = []
+        late: list[Found] = []
+        for step in reversed([one for one in self.run.checkpoint_steps() if one not in damaged]):
             if step >= onset:
                 why.append(f"step {step} was saved at or after the onset")
-            elif (found := self._usable(step, starts, why)) is not None:
-                usable.append(found)
-            else:
-                log.warning("checkpoint passed over: %s", why[-1])
-        far = [found for found in usable if found.step <= onset - margin]
+            found = self._recorded(step, starts, why if step < onset else [])
+            if found is not None:
+                (early if step < onset else late).append(found)
+        far = [found for found in early if found.step <= onset - margin]
         why += [
             f"step {one.step} lies less than {margin} steps before the onset"
-            for one in usable
+            for one in early
             if one not in far
         ]
-        safe = [found for found in far if found.safe]
-        if not usable:
-            return None, 0, why
-        among = safe or far or usable[-1:]
-        chosen = among[min(depth, len(among)) - 1]
-        place = (
-            ("newest", "second newest", "third newest")[depth - 1]
-            if depth <= min(3, len(among))
-            else "oldest"
-        )
-        kind = (
-            f"safe one at least {margin} steps before the onset: healthy steps had followed it"
-            if safe
-            else f"usable one at least {margin} steps before the onset, though too few followed it to call it safe"
-            if far
-            else f"usable one before the onset; none lies {margin} steps before it"
-        )
-        return chosen.step, len(among), [f"step {chosen.step} is the {place} {kind}", *why]
+        if safe := [found for found in far if found.safe]:
+            return safe, f"safe one at least {margin} steps before the onset: healthy steps had followed it"
+        if far:
+            few = "though too few followed it to call it safe"
+            return far, f"usable one at least {margin} steps before the onset, {few}"
+        if early:
+            return early[-1:], f"usable one before the onset; none lies {margin} steps before it"
+        # An onset that is dated back far can precede all.
+        return [found for found in late if found.safe][
+            -1:
+        ], "safe one; no usable one was saved before the onset"
 
-    def _usable(self, step: int, starts: list[Attempt], why: list[str]) -> Found | None:
+    def _recorded(self, step: int, starts: list[Attempt], why: list[str]) -> Found | None:
+        """Return a checkpoint that may be used as far as its record tells."""
         try:
             found = files.find(self.run, step)
-            if not survives(starts, found.record.attempt, step):
-                why.append(f"step {step} belongs to steps that were rolled back")
-                return None
-            if found.record.finite is False:
-                why.append(f"step {step} holds weights or moments that are not finite")
-                return None
-            files.verify(found, digests=self.settings.digests)
-        except (CheckpointError, OSError) as error:
+        except CheckpointError as error:
             why.append(str(error))
+            return None
+        if not survives(starts, found.record.attempt, step):
+            why.append(f"step {step} belongs to steps that were rolled back")
+            return None
+        if found.record.finite is False:
+            why.append(f"step {step} holds weights or moments that are not finite")
             return None
         return found
 
-    def tidy(self, step: int, attempt: int, healthy_since: int, promote_after: int) -> None:
+    def _is_whole(self, found: Found, why: list[str]) -> bool:
+        """Return whether the files of a checkpoint are what they were; each time but the one after it was chosen."""
+        if found.record == self._proven:
+            self._proven = None
+            return True
+        try:
+            files.verify(found, digests=self.settings.digests)
+        except (CheckpointError, OSError) as error:
+            why.append(str(error))
+            return False
+        self._proven = found.record
+        return True
+
+    def promote(
+        self, step: int, attempt: int, healthy_since: int, promote_after: int, *, doubt: int | None = None
+    ) -> None:
+        """Call those safe that ``promote_after`` healthy steps have followed; for rank 0 alone.
+
+        Args:
+            step: Last healthy step.
+            attempt: The present attempt.
+            healthy_since: Step after which there was no incident.
+            promote_after: Steps without an incident that make a checkpoint safe.
+            doubt: First step of which an incident may still come; a checkpoint from there on is not called safe yet.
+        """
+        starts = read_attempts(self.run)
+        for number in self.run.checkpoint_steps():
+            enough = step - max(number, healthy_since) >= promote_after
+            if not enough or (doubt is not None and number >= doubt):
+                continue
+            found = self._recorded(number, starts, [])
+            if found is None or found.safe:
+                continue
+            try:
+                files.mark_safe(found, step, attempt)
+            except OSError as error:
+                log.warning("the checkpoint of step %d cannot be marked as safe: %s", number, error)
+
+    def tidy(
+        self,
+        step: int,
+        attempt: int,
+        healthy_since: int,
+        promote_after: int,
+        *,
+        doubt: int | None = None,
+        reach: int = 0,
+    ) -> None:
         """Call those safe that ``promote_after`` healthy steps have followed, and remove what need not be kept.
 
         Not a collective: rank 0 alone does it.
@@ -261,11 +336,15 @@ class CheckpointRing:
         Args:
             step: Steps done.
             attempt: The present attempt.
-            healthy_since: Step after which every step was healthy.
-            promote_after: Healthy steps that make a checkpoint safe.
+            healthy_since: Step after which there was no incident.
+            promote_after: Steps without an incident that make a checkpoint safe.
+            doubt: First step of which an incident may still come; a checkpoint from there on is not called safe yet.
+            reach: How far back an onset can lie. The newest checkpoint older than that is kept, and the oldest younger
+                one, which takes its place in time.
         """
         if self._agreement.rank != 0:
             return
+        self.promote(step, attempt, healthy_since, promote_after, doubt=doubt)
         starts = read_attempts(self.run)
         present: list[Found] = []
         for number in self.run.checkpoint_steps():
@@ -276,13 +355,6 @@ class CheckpointRing:
             if not survives(starts, found.record.attempt, number):
                 files.remove(self.run, number)  # a rollback went behind it: nothing goes on from there
                 continue
-            if (
-                not found.safe
-                and found.record.finite is not False
-                and (step - max(number, healthy_since) >= promote_after)
-            ):
-                files.mark_safe(found, step, attempt)
-                found = files.find(self.run, number)
             present.append(found)
         safe = [found.step for found in present if found.safe]
         kept = {found.step for found in present[-self.settings.keep :]} | set(
@@ -290,6 +362,9 @@ class CheckpointRing:
         )
         # While nothing is safe yet, the oldest is the one that is least likely to hold the damage.
         kept |= {found.step for found in present[:1]} if len(safe) < self.settings.keep_safe else set()
+        old = [found for found in present if found.step <= step - reach]
+        kept |= {found.step for found in ([one for one in old if one.safe] or old)[-1:]}
+        kept |= {found.step for found in present[len(old) :][:1]}
         for found in present:
             if found.step not in kept:
                 files.remove(self.run, found.step)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from cleanfeed.errors import TrainingError, one_line
 from cleanfeed.quarantine.store import Quarantine
@@ -34,7 +35,7 @@ from cleanfeed.training.blame import Blame, as_samples, find_blame
 from cleanfeed.training.evidence import Losses
 from cleanfeed.training.inforce import sample_states
 from cleanfeed.training.metrics import Verdict
-from cleanfeed.training.outcomes import BACK, Judgement, Ruling, Situation, judge
+from cleanfeed.training.outcomes import BACK, Judgement, Ruling, Situation, judge, undecided
 from cleanfeed.training.startup import ResumePlan
 from cleanfeed.training.steps import Step
 
@@ -73,6 +74,8 @@ class Case:
     losses: Losses
     number: int | None
     """Number of the incident that goes on; None for a new one."""
+    well_since: int
+    """Step after which there was no incident until this one."""
     rolled_back_to: int | None
     """Step the last rollback went back to."""
 
@@ -102,7 +105,9 @@ class IncidentDesk:
         """
         guard, policy = self._guard, self._policy
         trip = case.step.number
-        blame = find_blame(case.lines, case.onset, trip, policy, guard.sampler, case.losses)
+        blame = find_blame(
+            case.lines, case.onset, trip, policy, guard.sampler, case.losses, case.verdict.trips
+        )
         incident = self._open(case) if case.number is None else self.incident(case.number)
         slots = {line.step: line.slot for line in case.lines}
         situation = Situation(
@@ -110,14 +115,42 @@ class IncidentDesk:
             rule=incident.rule,
             first_slot=slots.get(case.onset, case.step.slot),
             last_slot=case.step.slot,
-            safe_checkpoints=None if guard.ring is None else guard.ring.before(case.onset, policy.margin)[1],
+            safe_checkpoints=self._count(case),
             stands_out=blame.stands_out,
             named=blame.named,
             steps_since_rollback=None if case.rolled_back_to is None else max(0, trip - case.rolled_back_to),
-            over_budget=self._over_budget(blame),
         )
-        judgement = judge(self._possible(), situation, self.incidents)
-        return self._write(case, incident, blame, judgement)
+        judgement = self._judged(case, incident, blame, situation)
+        choice = self._choose(judgement, case.onset)
+        if judgement.action in BACK and choice is None:
+            # None of those that there were by their records can be used.
+            judgement = self._judged(
+                case, incident, blame, dataclasses.replace(situation, safe_checkpoints=0)
+            )
+        return self._write(case, incident, blame, judgement, choice)
+
+    def _count(self, case: Case) -> int | None:
+        """Return how many checkpoints there are to go back to, after calling those safe that have become it."""
+        ring, policy = self._guard.ring, self._policy
+        if ring is None:
+            return None
+        doubt = self._guard.watch.doubt(case.step.number)
+        ring.promote(case.onset - 1, self._guard.attempt, case.well_since, policy.promote_after, doubt=doubt)
+        return ring.count(case.onset, policy.margin)
+
+    def _judged(self, case: Case, incident: Incident, blame: Blame, situation: Situation) -> Judgement:
+        """Return what to do, within the budget of what may be left out."""
+        wanted = judge(self._possible(), situation, self.incidents)
+        if not wanted.exclude:
+            return wanted
+        room = self._room(case, incident, blame, dataclasses.replace(wanted, ahead=0))
+        if room < 0:
+            return judge(self._possible(), dataclasses.replace(situation, over_budget=True), self.incidents)
+        ahead = min(wanted.ahead, room // self._guard.sampler.schedule.slot_sizes[-1])
+        if ahead == wanted.ahead:
+            return wanted
+        why = f"{wanted.why}; {ahead} of {wanted.ahead} slots ahead: no more samples may be excluded"
+        return dataclasses.replace(wanted, ahead=ahead, why=why)
 
     def close(self, ruling: Ruling) -> Answer:
         """Put on file what became of an incident."""
@@ -130,16 +163,39 @@ class IncidentDesk:
         about = {"incident": ruling.incident_id, "step": step, "outcome": ruling.outcome}
         return Answer([incident], change, message=message, about=about)
 
-    def heal(self) -> None:
-        """Read the incidents anew, and do what one of them says of earlier ones and a kill has left undone."""
+    def heal(self, *, same_weights: bool) -> None:
+        """Read the incidents anew, and do what one of them says of earlier ones and a kill has left undone.
+
+        Args:
+            same_weights: Whether training goes on with the weights it has; else incidents that are not judged yet
+                have lost their experiment, and their batches come again.
+        """
         self.incidents = read_incidents(self._guard.run, log.warning)
         for incident in list(self.incidents):
             for told in [one for action in incident.actions for one in action.get("rulings", ())]:
                 ruling = Ruling(**told)
-                if self.incident(ruling.incident_id).outcome != ruling.outcome:
+                # One that is damaged, or was moved away for that, is not there.
+                about = next((one for one in self.incidents if one.incident_id == ruling.incident_id), None)
+                if about is not None and about.outcome != ruling.outcome:
                     self._on_file([self._ruled(ruling, incident.trip_step)], None, None)
+        for incident in self._undecided() if not same_weights else []:
+            self._on_file([incident], None, None)
         self.unrecorded = bool(self.incidents)
         self.catch_up()
+
+    def leave(self) -> None:
+        """Put on file that the data have ended before some incidents were judged."""
+        for incident in self._undecided():
+            self._on_file([incident], None, None)
+
+    def _undecided(self) -> list[Incident]:
+        """Return the incidents whose batches turn from quarantined to suspected, changed that way."""
+        found = [incident for incident in self.incidents if undecided(incident)]
+        for incident in found:
+            incident.samples = _as(incident.samples, "suspected")
+            what = "not judged before training stopped or other weights were loaded: its batches are suspected only"
+            incident.events.append(Event(time.time(), self._guard.step, what))
+        return found
 
     def catch_up(self) -> None:
         """Bring a store up to date that was locked or full before."""
@@ -158,7 +214,8 @@ class IncidentDesk:
     def _open(self, case: Case) -> Incident:
         lead, numbers = case.verdict.lead, case.step.numbers
         detail = lead.to_dict() if lead is not None else {}
-        detail |= {"trips": [trip.to_dict() for trip in case.verdict.trips], "z": dict(case.verdict.z)}
+        trips = [trip.to_dict() for trip in case.verdict.trips]
+        detail |= {"trips": trips, "z_of_step": dict(case.verdict.z)}
         if numbers is not None and numbers.sick_ranks:
             detail["ranks"] = list(numbers.sick_ranks)
         return Incident(
@@ -174,17 +231,13 @@ class IncidentDesk:
             action="record",
         )
 
-    def _write(self, case: Case, incident: Incident, blame: Blame, judgement: Judgement) -> Answer:
+    def _write(
+        self, case: Case, incident: Incident, blame: Blame, judgement: Judgement, choice: Choice | None
+    ) -> Answer:
         now, trip = time.time(), case.step.number
         before = _in_force(self.incidents)
         did: dict[str, Any] = {"at": now, "step": trip, "named": blame.named}
-        plan = self._plan(incident, judgement, case.onset, did)
-        if judgement.action in BACK and plan is None:
-            # What could be gone back to when it was judged cannot be used.
-            why = f"{judgement.why}; there is no checkpoint to go back to"
-            judgement = dataclasses.replace(
-                judgement, action="halt", why=why, exclude=False, outcome="halted"
-            )
+        plan = None if choice is None else self._plan(incident, judgement, choice, case.onset, did)
         did |= {"action": judgement.action, "why": judgement.why}
         table = self._fill(incident, case, blame, judgement)
         incident.trip_step, incident.action, incident.outcome = trip, judgement.action, judgement.outcome
@@ -196,6 +249,9 @@ class IncidentDesk:
         did["rulings"] = [dataclasses.asdict(ruling) for ruling in judgement.rulings]
         changed = [incident, *(self._ruled(ruling, trip) for ruling in judgement.rulings)]
         halted = judgement.action == "halt"
+        if halted:
+            known = {one.incident_id for one in changed}
+            changed += [one for one in self._undecided() if one.incident_id not in known]
         self._on_file(changed, table, None if halted else plan)
         message = (
             f"incident {incident.incident_id}: {incident.rule} at step {trip}, onset at step {case.onset}; "
@@ -215,10 +271,10 @@ class IncidentDesk:
     def _fill(self, incident: Incident, case: Case, blame: Blame, judgement: Judgement) -> Any:
         """Write suspects, samples, skip ranges and lines into the incident; return the samples' rows."""
         guard = self._guard
-        state: State = "quarantined" if judgement.exclude else "suspected"
-        samples, table = as_samples(blame.samples, guard.sampler.curriculum, state, guard.attempt)
+        states = _states(blame, judgement)
+        samples, table = as_samples(blame.samples, guard.sampler.curriculum, states, guard.attempt)
         known = {one.sample_hash for one in samples}
-        kept = incident.samples if judgement.exclude else _released(incident.samples)
+        kept = incident.samples if judgement.exclude else _as(incident.samples, "released")
         incident.samples = [*(one for one in kept if one.sample_hash not in known), *samples]
         incident.suspects = blame.suspects
         incident.skip_ranges = self._skips(case, blame, judgement) if judgement.exclude else []
@@ -227,18 +283,21 @@ class IncidentDesk:
         incident.metrics = [lines[key] for key in sorted(lines)]
         return table
 
-    def _plan(
-        self, incident: Incident, judgement: Judgement, onset: int, did: dict[str, Any]
-    ) -> ResumePlan | None:
+    def _choose(self, judgement: Judgement, onset: int) -> Choice | None:
         """Choose the checkpoint to go back to, if any; a halt names the one that the next start goes on from."""
         ring = self._guard.ring
         if ring is None or judgement.action not in (*BACK, "halt"):
             return None
         depth = max(1, judgement.depth)
         chosen, _, why = ring.before(onset, self._policy.margin, depth)
-        if chosen is None:
-            return None
-        incident.checkpoint_step, incident.checkpoint_why = chosen, "; ".join(why)
+        return None if chosen is None else (chosen, depth, "; ".join(why))
+
+    def _plan(
+        self, incident: Incident, judgement: Judgement, choice: Choice, onset: int, did: dict[str, Any]
+    ) -> ResumePlan:
+        """Enter the checkpoint that was chosen, and return the plan of going back to it."""
+        chosen, depth, incident.checkpoint_why = choice
+        incident.checkpoint_step = chosen
         lost = self._lines_after(chosen)
         incident.steps_lost += len(lost)
         incident.tokens_lost += sum(line.tokens for line in lost)
@@ -283,7 +342,7 @@ class IncidentDesk:
         now = time.time()
         incident.outcome, incident.outcome_why, incident.closed_at = ruling.outcome, ruling.why, now
         if ruling.release:
-            incident.samples = _released(incident.samples)
+            incident.samples = _as(incident.samples, "released")
             incident.skip_ranges = []
         incident.events.append(Event(now, step, f"{ruling.outcome}: {ruling.why}"))
         return incident
@@ -323,12 +382,26 @@ class IncidentDesk:
     def _note(self, text: str) -> None:
         self._guard.alerts.send("store", text)
 
-    def _over_budget(self, blame: Blame) -> bool:
+    def _room(self, case: Case, incident: Incident, blame: Blame, judgement: Judgement) -> int:
+        """Return how many samples more than a judgement wants could be left out; below 0 where it wants too many.
+
+        What counts is what the incidents of this run leave out; not what a person or another run does.
+        """
         sampler = self._guard.sampler
-        batch = len(sampler.schedule.rows(0))
-        skipped = sum(last - first + 1 for first, last in sampler.exclusions.ranges) * batch
-        gone = len(sampler.exclusions.rows) + skipped + len(blame.samples)
-        return gone > self._policy.excludable(sampler.curriculum.catalog.samples, batch)
+        freed = {ruling.incident_id for ruling in judgement.rulings if ruling.release}
+        others = [one for one in self.incidents if one.incident_id not in freed]
+        away = {one for one, state in sample_states(others).items() if state == "quarantined"}
+        away &= {one.hex() for one in sampler.exclusions.hashes}
+        named = zip(blame.samples, _states(blame, judgement), strict=True)
+        rows = [one.row for one, state in named if state == "quarantined"]
+        if rows:
+            found = sampler.curriculum.columns(np.array(rows, dtype=np.int64), ["sample_hash"])
+            away |= {one.hex() for one in found["sample_hash"].to_pylist()}
+        ranges = [s for one in others if one.incident_id != incident.incident_id for s in one.skip_ranges]
+        ranges += self._skips(case, blame, judgement)
+        gone = sampler.excluded_by(away, [(skip.first_slot, skip.last_slot) for skip in ranges])
+        allowed = self._policy.excludable(sampler.curriculum.catalog.samples, len(sampler.schedule.rows(0)))
+        return allowed * sampler.epochs - gone
 
     def _possible(self) -> Any:
         """Return the policy without what the guard cannot do."""
@@ -338,11 +411,26 @@ class IncidentDesk:
         return dataclasses.replace(self._policy, actions=actions)
 
 
-def _released(samples: Sequence[SuspectSample]) -> list[SuspectSample]:
-    """Return samples with those that are quarantined released."""
+Choice = tuple[int, int, str]
+"""Step of a checkpoint, which of those it is, counted from the newest, and why."""
+
+
+def _states(blame: Blame, judgement: Judgement) -> list[State]:
+    """Return what the samples of a blame become.
+
+    A rollback restores the weights and leaves the batches out: it does not tell which of the two was to blame.
+    """
+    proven = judgement.proven or judgement.action == "skip_step"
+    return [
+        "quarantined" if judgement.exclude and (proven or one.named) else "suspected" for one in blame.samples
+    ]
+
+
+def _as(samples: Sequence[SuspectSample], state: State) -> list[SuspectSample]:
+    """Return samples with those that are quarantined in another state."""
     now = time.time()
     return [
-        msgspec.structs.replace(one, state="released", decided_at=now) if one.state == "quarantined" else one
+        msgspec.structs.replace(one, state=state, decided_at=now) if one.state == "quarantined" else one
         for one in samples
     ]
 

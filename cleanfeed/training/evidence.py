@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from cleanfeed.training.policy import Policy
 
 BEFORE = 64
 """Healthy steps that are remembered before the earliest suspect, to compare with."""
+
+USUAL = 128
+"""Samples that say what a sample usually loses: in a run whose loss falls fast, older ones would say something else."""
 
 NOBODY: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
@@ -42,7 +46,9 @@ class Evidence:
     """
 
     def __init__(self, policy: Policy) -> None:
-        self._steps: deque[Remembered] = deque(maxlen=policy.recover_within + policy.pre + 2 * BEFORE)
+        self.size = policy.recover_within + policy.pre + 2 * BEFORE
+        """Steps that are remembered."""
+        self._steps: deque[Remembered] = deque(maxlen=self.size)
 
     def add(
         self, line: LedgerLine, ids: Sequence[npt.NDArray[np.int64]], losses: Sequence[torch.Tensor | None]
@@ -66,6 +72,17 @@ class Evidence:
         while self._steps and self._steps[-1].line.step > step:
             self._steps.pop()
 
+    def fill(self, lines: Sequence[LedgerLine]) -> None:
+        """Remember steps of the ledger before those that are remembered; what their samples lost nobody knows any more.
+
+        Args:
+            lines: Surviving lines, ascending.
+        """
+        first = self._steps[0].line.step if self._steps else math.inf
+        earlier = [line for line in lines if line.step < first]
+        for line in earlier[::-1][: self.size - len(self._steps)]:
+            self._steps.appendleft(Remembered(line, NOBODY, ()))
+
     def lines(self, first: int, last: int) -> list[LedgerLine]:
         """Return the lines of the steps from ``first`` to ``last``, ascending, as far as they are remembered."""
         return [one.line for one in self._steps if first <= one.line.step <= last]
@@ -85,6 +102,30 @@ class Evidence:
         return merged
 
 
-def usual_losses(losses: Mapping[int, Mapping[int, float]], before: int) -> list[float]:
-    """Return what samples lost in the steps before one."""
-    return [value for step, told in losses.items() if step < before for value in told.values()]
+def usual_losses(
+    losses: Mapping[int, Mapping[int, float]],
+    lines: Sequence[LedgerLine],
+    suspect: LedgerLine | None,
+    onset: int,
+) -> list[float]:
+    """Return what samples lost in the last steps before an onset: at least `USUAL` of them, where there are so many.
+
+    Args:
+        losses: Losses of samples by step.
+        lines: Ledger lines of the steps.
+        suspect: Line of the batch they are compared with: steps of its stage are taken, where these are enough.
+        onset: First step of the incident.
+    """
+    healthy = [
+        line
+        for line in lines
+        if line.step < onset and line.accepted and line.finite and losses.get(line.step)
+    ]
+    alike = [line for line in healthy if suspect is None or line.stage == suspect.stage]
+    for chosen in (alike, healthy):
+        found: list[float] = []
+        for line in reversed(chosen):
+            found += losses[line.step].values()
+            if len(found) >= USUAL:
+                return found
+    return found

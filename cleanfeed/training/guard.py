@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from cleanfeed.errors import LedgerError, MisuseError, TrainingError, one_line
+from cleanfeed.errors import CheckpointError, MisuseError, TrainingError, one_line
 from cleanfeed.feed.sampler import CurriculumSampler
 from cleanfeed.runs.layout import RunDir
 from cleanfeed.runs.ledger import LedgerWriter, begin_attempt
@@ -19,19 +19,21 @@ from cleanfeed.runs.records import Attempt, ExclusionChange, LedgerLine
 from cleanfeed.training import startup
 from cleanfeed.training.agreement import Agreement
 from cleanfeed.training.alerts import Alerts, Target
+from cleanfeed.training.arguments import check_dataset, check_loader, check_ranks, check_settings, must_be
 from cleanfeed.training.checkpoints import CheckpointRing, Checkpoints
-from cleanfeed.training.expected import Expected, check
+from cleanfeed.training.delivery import Delivery
 from cleanfeed.training.learning_rate import LearningRate
+from cleanfeed.training.left_out import LeftOut
 from cleanfeed.training.metrics import Metrics, Verdict
-from cleanfeed.training.numbers import combine
+from cleanfeed.training.numbers import Numbers, combine
 from cleanfeed.training.policy import Policy
 from cleanfeed.training.response import Response
-from cleanfeed.training.shares import sample_ids, share
 from cleanfeed.training.startup import Beginning
 from cleanfeed.training.steps import Step
 from cleanfeed.training.watch import Watch
 
 STATE_FORMAT = 1
+log = logging.getLogger("cleanfeed.training")
 
 
 class TrainingGuard:
@@ -47,7 +49,7 @@ class TrainingGuard:
         policy: When a step counts as sick and what is done about it.
         resume: Go on from the newest usable checkpoint of ``run_dir``; False begins anew and undoes its steps so far.
         optimizer: Whose learning rate is recorded, and lowered where the policy says so; by default that of
-            ``Checkpoints.of``. A function that returns the rate is recorded only.
+            ``Checkpoints.of``. A function that returns the scheduled rate is asked for what is recorded.
         scaler: The ``torch.amp.GradScaler``, whose overflows are no incidents; by default that of ``Checkpoints.of``.
         on_alert: A function of one dict, an http(s) address, or several, told of whatever happens.
         quarantine: The store; by default ``quarantine.duckdb`` in ``run_dir``. Several runs may share one.
@@ -74,9 +76,10 @@ class TrainingGuard:
         fsync: bool = False,
         group: Any = None,
     ) -> None:
-        _must_be("sampler", sampler, CurriculumSampler)
-        _must_be("policy", policy, Policy, optional=True)
-        _must_be("checkpoints", checkpoints, Checkpoints, optional=True)
+        must_be("sampler", sampler, CurriculumSampler)
+        must_be("policy", policy, Policy, optional=True)
+        must_be("checkpoints", checkpoints, Checkpoints, optional=True)
+        check_settings(run_dir, optimizer, scaler, quarantine, resume=resume, fsync=fsync)
         self.sampler = sampler
         self.run = RunDir(Path(run_dir))
         if self.run.root.exists() and not self.run.root.is_dir():
@@ -87,7 +90,7 @@ class TrainingGuard:
         self.policy = policy if policy is not None else Policy()
         self.watch = Watch(self.policy)
         self.agreement = Agreement(group)
-        self._expected = Expected(sampler, hashes=self.agreement.rank == 0)
+        self._delivery = Delivery(self.agreement, sampler)
         self.alerts = Alerts(on_alert, str(self.run.root))
         self.step = 0
         """Optimizer steps done, those that were not accepted included."""
@@ -101,14 +104,9 @@ class TrainingGuard:
         self._hold: startup.Hold | None = None
         self._verdict: Verdict | None = None
         self._scaled = False
+        self._told_missed = False
         self._last_saved = -1
-        self._logged: tuple[int, frozenset[bytes], frozenset[tuple[int, int]]] = (
-            -1,
-            frozenset(),
-            frozenset(),
-        )
-        self._broken: LedgerError | None = None
-        """Why rank 0 cannot go on; told to the other ranks at the next decision, so that none waits for it."""
+        self._left_out = LeftOut(sampler)
 
     # ---- the loop ------------------------------------------------------------------------------------------------
 
@@ -125,37 +123,27 @@ class TrainingGuard:
             TrainingHalted: The policy stops training.
             SystemExit: With code 75, where the policy leaves a rollback to the next start.
         """
-        self._check_dataset(getattr(loader, "dataset", None))
+        check_loader(loader)
+        check_dataset(getattr(loader, "dataset", None), self.sampler)
         self.lr.attach()
         try:
             self._start()
             yield from self._loop(loader)
         finally:
             self.lr.detach()
+            self._delivery.end()
             self.close()
-
-    def _check_dataset(self, dataset: Any) -> None:
-        """Refuse a loader over another curriculum: row numbers alone would not tell."""
-        catalog, own = getattr(dataset, "catalog", None), self.sampler.curriculum.catalog
-        if catalog is not None and catalog.digest != own.digest:
-            raise MisuseError(
-                one_line(
-                    "the loader reads another curriculum than the sampler orders",
-                    str(catalog.path),
-                    f"digest {catalog.digest}",
-                    f"{own.digest}, of {own.path}",
-                    "Give the DataLoader the sampler's curriculum.",
-                )
-            )
 
     def _loop(self, loader: Iterable[Any]) -> Iterator[Step]:
         while True:
-            batches = iter(loader)
+            self._delivery.begin(loader)
             version = self.sampler.exclusions.version
             while (slot := self.sampler.next_slot(self.sampler.committed)) is not None:
                 self._log_exclusions()
-                step = self._next(batches, slot)
+                step = self._next(slot)
+                self.lr.hand_over()
                 yield step
+                self.lr.take_back()
                 if not step.committed:
                     raise TrainingError(
                         one_line(
@@ -163,7 +151,6 @@ class TrainingGuard:
                         )
                     )
                 if self.response.rollback is not None:
-                    del batches  # its workers end before those of the next iterator begin
                     self._roll_back()
                     break
                 if self.sampler.exclusions.version != version:
@@ -181,38 +168,30 @@ class TrainingGuard:
             self._hold.release()
             self._hold = None
 
-    def _next(self, batches: Iterator[Any], slot: int) -> Step:
-        """Take the micro-batches of the slot that is due from the loader, and check that they are what they must be."""
-        problem: Exception | None = None
-        due = self._expected.of(slot)
-        taken: list[Any] = []
-        ids: list[Any] = []
-        try:
-            for _ in range(self.sampler.micro_batches(slot)):
-                batch = next(batches, None)
-                if batch is None:
-                    raise TrainingError(
-                        one_line(
-                            "the loader ended early", f"slot {slot}", todo="Give it this guard's sampler."
-                        )
-                    )
-                taken.append(batch)
-                ids.append(sample_ids(batch))
-            check(due, ids[0] if len(ids) == 1 else np.concatenate(ids), self.agreement.rank)
-        except Exception as error:  # noqa: BLE001 - whatever fails on one rank, the others must not wait for it
-            problem = error
-        # A rank whose loader failed takes part in the count with nothing, and then all of them stop.
-        shares = share(
-            self.agreement, [] if problem else taken, [] if problem else ids, failed=problem is not None
-        )
-        if shares.failed:
-            self.agreement.raise_first(problem, "loading a batch")
-        return Step(self, self.step + 1, due, taken, ids, shares)
+    def _next(self, slot: int) -> Step:
+        found = self._delivery.next(slot)
+        assert found.due is not None
+        assert found.shares is not None
+        return Step(self, self.step + 1, found.due, found.batches, found.ids, found.shares)
+
+    def _slot_after(self, step: Step) -> int | None:
+        """Return the slot whose batches are taken before the present step is decided; None for none.
+
+        Never across a checkpoint: what a collator draws at random for the next slot is drawn after that is saved.
+        """
+        if self.agreement.world_size == 1 or self._due(step.number):
+            return None
+        return self.sampler.next_slot(step.slot + 1)
 
     # ---- one step ------------------------------------------------------------------------------------------------
 
     def decide(
-        self, step: Step, losses: list[float], grad_norm: float | None, extra: dict[str, float]
+        self,
+        step: Step,
+        losses: list[float],
+        grad_norm: float | None,
+        extra: dict[str, float],
+        samples: list[float],
     ) -> bool:
         """Return whether the optimizer may step; called by `Step.accept`."""
         scaled = self._scaled = self._scaler is not None and self._scaler.is_enabled()
@@ -224,55 +203,76 @@ class TrainingGuard:
             step.shares.labels,
             grad_norm,
             extra,
+            samples,
             scaled=scaled,
-            failed=self._broken is not None,
+            failed=self.agreement.broken is not None,
+            carry=self._delivery.look_ahead(self._slot_after(step)),
         )
         if numbers.failed:
-            self.agreement.raise_first(self._broken, "writing the ledger")
+            self.agreement.all_well()
+        self._delivery.told(numbers.carried)
         step.numbers = numbers
-        self._verdict = self.watch.update(
-            Metrics(
-                step=step.number,
-                loss=numbers.loss,
-                grad_norm=None if numbers.overflow else numbers.grad_norm,
-                context=step.due.context,
-                worst_micro_loss=numbers.worst_micro_loss,
-                finite=numbers.finite,
-                lr=self.lr.now,
-                extra=numbers.extra,
-            )
-        )
+        self._verdict = self._judge(step, numbers)
         accepted = self._verdict.accept and not numbers.overflow
         self.lr.expect(accepted)
         return accepted
 
+    def _judge(self, step: Step, numbers: Numbers) -> Verdict:
+        if numbers.empty and numbers.finite:
+            return self.watch.pass_over(step.number)
+        return self.watch.update(
+            Metrics(
+                step=step.number,
+                loss=numbers.loss,
+                grad_norm=numbers.grad_norm,
+                context=step.due.context,
+                worst_micro_loss=numbers.worst_micro_loss,
+                finite=numbers.finite,
+                lr=self.lr.now,
+                extra={**numbers.extra, **numbers.samples},
+            )
+        )
+
     def commit(self, step: Step) -> None:
         """Record a step and act on what was found; called by `Step.commit`."""
         assert self._verdict is not None
-        if self._hold is not None and self._hold.lost:
-            raise TrainingError(
-                one_line("another guard of this process took over", str(self.run.root), todo="Use that one.")
-            )
         step.lr = self.lr.done()
-        if step.accepted and self._scaled and self.lr.known and not self.lr.stepped:
-            step.accepted = False  # the scaler found an overflow that the norm did not show
+        if step.accepted and self.lr.missed:
+            self._missed(step)
         line = self._line(step)
-        if self._ledger is not None:
-            try:
-                self._ledger.write(line)
-            except LedgerError as error:
-                self._broken = error
-        if self._broken is not None and self.agreement.world_size == 1:
-            raise self._broken
+        self.agreement.alone(lambda: self._write(line))
         self.step = step.number
         self.sampler.commit(step.slot)
         self.response.after(step, line, self._verdict)
         if self.response.rollback is None:
             self._save_if_due()
+        self.lr.hand_over()
+
+    def _write(self, line: LedgerLine) -> None:
+        """Put a line on file; rank 0 alone has the ledger."""
+        if self._hold is not None and self._hold.lost:
+            raise TrainingError(
+                one_line("another guard of this process took over", str(self.run.root), todo="Use that one.")
+            )
+        if self._ledger is not None:
+            self._ledger.write(line)
+
+    def _missed(self, step: Step) -> None:
+        """Take a step for not accepted which was, and which no optimizer has taken."""
+        step.accepted = False
+        # A scaler that found an overflow which the norm did not show does so by itself.
+        if not self._scaled and not self._told_missed:
+            self._told_missed = True
+            log.warning(
+                "step %d was accepted and no optimizer stepped: the ledger calls such steps not accepted. Call "
+                "optimizer.step() once for each step that is accepted, or give the guard the scaler that left it out.",
+                step.number,
+            )
 
     def _line(self, step: Step) -> LedgerLine:
         numbers = step.numbers
         assert numbers is not None
+        assert self._verdict is not None
         return LedgerLine(
             attempt=self.attempt,
             step=step.number,
@@ -289,7 +289,8 @@ class TrainingGuard:
             time=time.time(),
             accepted=bool(step.accepted),
             finite=numbers.finite and not numbers.overflow,
-            metrics={name: _finite(value) for name, value in step.metrics.items()},
+            judged=not numbers.finite or (self.watch.seen > self.policy.grace and "loss" in self._verdict.z),
+            metrics={name: _finite(value) for name, value in {**step.metrics, **numbers.samples}.items()},
         )
 
     # ---- beginning, going back, ending ---------------------------------------------------------------------------
@@ -297,16 +298,19 @@ class TrainingGuard:
     def _start(self) -> None:
         """Take up the run: put right what a killed process left, load a checkpoint, begin an attempt.
 
-        A loop that was left and is entered again goes on with the weights it has.
+        A loop that was left and is entered again goes on with the weights it has, unless a rollback is due.
         """
         first = self.agreement.rank == 0
         goes_on = self.attempt > 0
+        self.agreement.broken = None
+        self.agreement.alone(lambda: check_ranks(self.sampler, self.agreement))
+        self.agreement.all_well()
 
         def look() -> Beginning:
             self._hold = startup.Hold(self.run)
             startup.clean(self.run)
             if goes_on:
-                return startup.go_on(self.run)
+                return startup.go_on(self.run, self.ring)
             digest = self.sampler.curriculum.catalog.digest
             return startup.find_beginning(self.run, self.ring, digest, resume=self._resume)
 
@@ -325,7 +329,9 @@ class TrainingGuard:
             self.load_state_dict(self.ring.load(beginning.checkpoint_step), rollback=self.attempt > 0)
             self._last_saved = beginning.checkpoint_step
         self.attempt = beginning.attempt
-        self.response.restore(beginning)
+        self.agreement.alone(lambda: self.response.restore(beginning))
+        self.agreement.all_well()
+        self._left_out.on_file()
         self.agreement.on_first(lambda: self._begin_attempt(beginning))
 
     def _begin_attempt(self, beginning: Beginning) -> None:
@@ -344,8 +350,6 @@ class TrainingGuard:
             world_size=self.agreement.world_size,
         )
         begin_attempt(self.run, start)
-        exclusions = self.sampler.exclusions
-        self._logged = (exclusions.version, frozenset(exclusions.hashes), frozenset(exclusions.ranges))
         self._ledger = LedgerWriter(self.run, beginning.attempt, fsync=self._fsync)
         if self.response.released:
             # What an incident excludes and a person took back: the audit must know of it.
@@ -368,53 +372,62 @@ class TrainingGuard:
         self.response.finish()
         if self.ring is not None and self.response.may_save and self.step > self._last_saved:
             self._save()
-        if self._ledger is not None:
-            self._ledger.sync()
+        self._sync()
 
     def _save_if_due(self) -> None:
-        if self.ring is None or self.checkpoints is None:
-            return
-        due = self.step // self.checkpoints.every > max(0, self._last_saved) // self.checkpoints.every
-        if due and self.response.may_save:
+        if self._due(self.step) and self.response.may_save:
             self._save()
+
+    def _due(self, step: int) -> bool:
+        """Return whether a checkpoint is to be saved after a step, if all is well."""
+        if self.checkpoints is None:
+            return False
+        return step // self.checkpoints.every > max(0, self._last_saved) // self.checkpoints.every
 
     def _save(self) -> None:
         assert self.ring is not None
-        if self._broken is not None or self.agreement.world_size > 1:
-            self.agreement.raise_first(self._broken, "writing the ledger")
-        if self._ledger is not None:
-            self._ledger.sync()  # no checkpoint is ever ahead of the ledger, also after a power cut
+        self._sync()  # no checkpoint is ever ahead of the ledger, also after a power cut
         self.ring.save(self.step, self.attempt, self.state_dict())
         self._last_saved = self.step
-        self.ring.tidy(self.step, self.attempt, self.response.healthy_since, self.policy.promote_after)
+        self.agreement.on_first(self._tidy)
+
+    def _tidy(self) -> None:
+        assert self.ring is not None
+        try:
+            self.ring.tidy(
+                self.step,
+                self.attempt,
+                self.response.healthy_since,
+                self.policy.promote_after,
+                doubt=self.watch.doubt(self.step),
+                reach=self.policy.reach,
+            )
+        except OSError as error:
+            raise CheckpointError(
+                one_line(
+                    "old checkpoints cannot be marked or removed",
+                    str(self.run.checkpoints),
+                    error.strerror or str(error),
+                    todo="Make room or give rights and start again: the newest one is complete.",
+                )
+            ) from error
+
+    def _sync(self) -> None:
+        """Wait until every line is on disk, and stop all ranks where one of them cannot go on."""
+        self.agreement.alone(lambda: self._ledger.sync() if self._ledger is not None else None)
+        self.agreement.all_well()
 
     def change_exclusions(self, change: ExclusionChange) -> None:
         """Leave samples and slots out from now on, or take them back; on file before the next line is."""
-        self.sampler.quarantine(change.quarantined)
-        self.sampler.release(change.released)
-        for first, last in change.unskipped:
-            self.sampler.unskip(first, last)
-        for first, last in change.skipped:
-            self.sampler.skip(first, last)
+        self.agreement.alone(lambda: self._left_out.change(change))
+        self.agreement.all_well()
         self._log_exclusions(change.incident)
 
     def _log_exclusions(self, incident: int | None = None) -> None:
-        """Write down how what is left out has changed, whoever changed it: the loop may tell the sampler as well."""
-        exclusions = self.sampler.exclusions
-        if exclusions.version == self._logged[0]:
-            return
-        _, hashes, ranges = self._logged
-        self._logged = (exclusions.version, frozenset(exclusions.hashes), frozenset(exclusions.ranges))
-        change = ExclusionChange(
-            after_step=self.step,
-            incident=incident,
-            quarantined=sorted(one.hex() for one in self._logged[1] - hashes),
-            released=sorted(one.hex() for one in hashes - self._logged[1]),
-            skipped=sorted(self._logged[2] - ranges),
-            unskipped=sorted(ranges - self._logged[2]),
-        )
-        if self._ledger is not None and (self._logged[1:] != (hashes, ranges)):
-            self._ledger.change(change)
+        """Write down how what is left out has changed, whoever changed it."""
+        change, ledger = self._left_out.unwritten(self.step, incident), self._ledger
+        if change is not None and ledger is not None:
+            self.agreement.alone(lambda: ledger.change(change))
 
     # ---- state ---------------------------------------------------------------------------------------------------
 
@@ -437,27 +450,30 @@ class TrainingGuard:
         Args:
             state: What `state_dict` returned.
             rollback: Keep what is excluded now; else what the state excludes comes to it.
+
+        Raises:
+            TrainingError: It is none; nothing has changed then.
+            ResumeError: It is of another run.
         """
-        if state.get("format") != STATE_FORMAT:
-            raise TrainingError(
-                one_line(
-                    "not a state of a guard", "load_state_dict", str(state.get("format")), str(STATE_FORMAT)
-                )
-            )
-        self.sampler.load_state_dict(state["sampler"], keep_exclusions=rollback)
-        self.watch.load_state_dict(state["watch"])
-        self.step = state["step"]
-        self.response.healthy_since = state["healthy_since"]
+        found = state.get("format") if isinstance(state, dict) else type(state).__name__
+        if found != STATE_FORMAT:
+            raise _no_state(f"format {found}", f"format {STATE_FORMAT}")
+        watch = Watch(self.policy)
+        try:
+            step, healthy_since, ours = int(state["step"]), int(state["healthy_since"]), state["sampler"]
+            watch.load_state_dict(state["watch"])
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise _no_state(f"{type(error).__name__}: {error}", "what state_dict returned") from error
+        self.sampler.load_state_dict(ours, keep_exclusions=rollback)
+        self.watch, self.step, self.response.healthy_since = watch, step, healthy_since
+
+
+def _no_state(got: str, expected: str) -> TrainingError:
+    return TrainingError(one_line("not a state of a guard", "load_state_dict", got, expected))
 
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
-
-
-def _must_be(argument: str, value: Any, kind: type, *, optional: bool = False) -> None:
-    if not isinstance(value, kind) and not (optional and value is None):
-        got, expected = type(value).__name__, f"a {kind.__name__}" + (" or None" if optional else "")
-        raise MisuseError(one_line("wrong argument of TrainingGuard", argument, got, expected))
 
 
 def _part(checkpoints: Checkpoints | None, name: str) -> Any:

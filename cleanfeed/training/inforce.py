@@ -27,6 +27,7 @@ class InForce:
     incidents: list[Incident] = field(default_factory=list)
     quarantined: list[str] = field(default_factory=list)
     released: list[str] = field(default_factory=list)
+    """Samples of incidents that are trained, whatever was held of them before."""
     skipped: list[tuple[int, int]] = field(default_factory=list)
     lr_factor: float = 1.0
     rolled_back_to: int | None = None
@@ -53,7 +54,7 @@ def read_in_force(run: RunDir, store: Path, incidents: list[Incident], anew: int
     return InForce(
         incidents=own,
         quarantined=sorted(one for one, state in states.items() if state == "quarantined"),
-        released=sorted(one for one, state in states.items() if state == "released"),
+        released=sorted(one for one, state in states.items() if state != "quarantined"),
         skipped=[(skip.first_slot, skip.last_slot) for one in own for skip in one.skip_ranges],
         lr_factor=lr_factor(own),
         rolled_back_to=back[-1] if back else None,
@@ -72,7 +73,10 @@ def _in_store(store: Path) -> dict[str, str]:
 
 
 def sample_states(incidents: Sequence[Incident]) -> dict[str, str]:
-    """Return the state of each sample: what was decided last, and quarantined where two incidents say so at once."""
+    """Return the state of each sample: what was decided last; of two at the same time, what the later incident says.
+
+    The store decides the same way, so that it and the files of the incidents never tell two stories.
+    """
     states: dict[str, tuple[float, str]] = {}
     for incident in incidents:
         for sample in incident.samples:

@@ -1,6 +1,6 @@
 """What each rank saw of a step goes in; the numbers the decision rests on, the same on every rank, come out.
 
-One all-reduce a step. A value that is not finite is never added to another: it is counted instead, so that a NaN on one
+One collective a step. A value that is not finite is never added to another: it is counted instead, so that a NaN on one
 rank makes the step non-finite for all and spoils nobody's mean.
 """
 
@@ -15,12 +15,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cleanfeed.training.agreement import Agreement
+from cleanfeed.arguments import wrong
+from cleanfeed.training.agreement import Agreement, added
+from cleanfeed.training.metrics import SAMPLE_HIGH, SAMPLE_LOW
 
 EXTRAS = ("val_loss", "layer_ratio", "update_norm", "activation_mean", "activation_kurtosis", "loss_scale")
 """Metrics that detectors read: where ranks give different values, that of the lowest rank which gives one counts."""
 _FAILED, _SICK_LOSS, _SICK_GRAD, _OVERFLOW, _LOSS, _LABELS, _WORST, _HAS_WORST, _GRAD, _HAS_GRAD = range(10)
 _FIXED = 10
+_HIGH = _FIXED + 2 * len(EXTRAS)
+_LOW = _HIGH + len(SAMPLE_HIGH)
+_SAMPLES = _LOW + len(SAMPLE_LOW)
+_NONE = -1.0
+"""In place of the loss of a sample that a rank does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +41,8 @@ class Numbers:
     """Largest of any rank; None where no rank gave one; NaN where any rank's is not finite."""
     finite: bool
     """Loss and gradient norm are finite on every rank."""
+    empty: bool
+    """No rank has a label token, so that there is no loss."""
     sick_ranks: tuple[int, ...]
     """Ranks whose loss is not finite; where all are, those whose gradient norm is not."""
     overflow: bool
@@ -41,6 +50,10 @@ class Numbers:
     failed: bool
     """A rank cannot go on."""
     extra: Mapping[str, float]
+    samples: Mapping[str, float]
+    """The highest and lowest losses of single samples, by the names of `SAMPLE_HIGH` and `SAMPLE_LOW`."""
+    carried: list[float]
+    """Sums over all ranks of what travelled along."""
 
 
 def combine(
@@ -49,9 +62,11 @@ def combine(
     labels: Sequence[int],
     grad_norm: float | None,
     extra: Mapping[str, float],
+    samples: Sequence[float] = (),
     *,
     scaled: bool = False,
     failed: bool = False,
+    carry: Sequence[float] = (),
 ) -> Numbers:
     """Return the numbers of a step; a collective of all ranks.
 
@@ -61,14 +76,16 @@ def combine(
         labels: Their label tokens; a micro-batch without any has no loss, whatever it says.
         grad_norm: As this rank has it.
         extra: Further metrics of this rank.
+        samples: Losses of this rank's samples, where the loop tells them.
         scaled: A gradient scaler is at work, so a gradient norm that is not finite is its business.
         failed: This rank cannot go on.
+        carry: Further finite numbers that are added up over all ranks.
     """
     told = [(loss, count) for loss, count in zip(losses, labels, strict=True) if count]
     sick_loss = not all(math.isfinite(loss) for loss, _ in told)
     sick_grad = grad_norm is not None and not math.isfinite(grad_norm)
     overflow = sick_grad and scaled and not sick_loss
-    row = [0.0] * (_FIXED + 2 * len(EXTRAS))
+    row = [0.0] * (_SAMPLES + 1)
     row[_FAILED], row[_OVERFLOW] = float(failed), float(overflow)
     row[_SICK_LOSS], row[_SICK_GRAD] = float(sick_loss), float(sick_grad)
     if told and not sick_loss:
@@ -81,10 +98,29 @@ def combine(
         value = extra.get(name)
         if value is not None and math.isfinite(value):
             row[_FIXED + 2 * place], row[_FIXED + 2 * place + 1] = 1.0, value
-    return _alone(row) if agreement.world_size == 1 else _read(agreement.table(row))
+    row[_HIGH:] = [*_ends(samples), float(len(samples))]
+    if agreement.world_size == 1:
+        return _alone(row, list(carry))
+    table = agreement.table([*row, *carry])
+    return _read(table, added(table[:, len(row) :]))
 
 
-def _alone(row: Sequence[float]) -> Numbers:
+def _ends(samples: Sequence[float]) -> list[float]:
+    """Return the highest losses, falling, and the lowest, rising, each filled up with `_NONE`."""
+    ordered = sorted(samples)
+    high, low = ordered[: -len(SAMPLE_HIGH) - 1 : -1], ordered[: len(SAMPLE_LOW)]
+    high += [_NONE] * (len(SAMPLE_HIGH) - len(high))
+    return high + low + [_NONE] * (len(SAMPLE_LOW) - len(low))
+
+
+def _samples(high: Sequence[float], low: Sequence[float], count: float) -> dict[str, float]:
+    """Return the k-th highest and lowest losses by name; the k-th only of at least 2 k samples."""
+    named = [*zip(SAMPLE_HIGH, high, strict=True), *zip(SAMPLE_LOW, low, strict=True)]
+    places = [*range(1, len(SAMPLE_HIGH) + 1), *range(1, len(SAMPLE_LOW) + 1)]
+    return {name: value for (name, value), k in zip(named, places, strict=True) if 2 * k <= count}
+
+
+def _alone(row: Sequence[float], carried: list[float]) -> Numbers:
     """Return what `_read` returns for the only rank, without the cost of NumPy."""
     sick_loss, sick_grad, overflow = row[_SICK_LOSS] > 0, row[_SICK_GRAD] > 0, row[_OVERFLOW] > 0
     sick = sick_loss or (sick_grad and not overflow)
@@ -94,16 +130,19 @@ def _alone(row: Sequence[float]) -> Numbers:
         worst_micro_loss=row[_WORST] if row[_HAS_WORST] else None,
         grad_norm=grad_norm,
         finite=not sick,
+        empty=not row[_LABELS] and not sick_loss,
         sick_ranks=(0,) if sick else (),
         overflow=overflow,
         failed=row[_FAILED] > 0,
         extra={
             name: row[_FIXED + 2 * place + 1] for place, name in enumerate(EXTRAS) if row[_FIXED + 2 * place]
         },
+        carried=carried,
+        samples=_samples(row[_HIGH:_LOW], row[_LOW:_SAMPLES], row[_SAMPLES]) if row[_SAMPLES] else {},
     )
 
 
-def _read(table: npt.NDArray[np.float64]) -> Numbers:
+def _read(table: npt.NDArray[np.float64], carried: list[float]) -> Numbers:
     # A NaN in the loss of one rank is in everyone's gradients: the loss says whose it was.
     sick = table[:, _SICK_LOSS] > 0
     overflow = bool(table[:, _OVERFLOW].any()) and not sick.any()
@@ -120,16 +159,35 @@ def _read(table: npt.NDArray[np.float64]) -> Numbers:
         given = table[table[:, _FIXED + 2 * place] > 0, _FIXED + 2 * place + 1]
         if len(given):
             extra[name] = float(given[0])
+    ends = table[:, _HIGH:_SAMPLES]
+    high = sorted(ends[:, : len(SAMPLE_HIGH)].ravel().tolist(), reverse=True)[: len(SAMPLE_HIGH)]
+    low = sorted(one for one in ends[:, len(SAMPLE_HIGH) :].ravel().tolist() if one != _NONE)
+    low = [*low, *[_NONE] * len(SAMPLE_LOW)][: len(SAMPLE_LOW)]
     return Numbers(
         loss=math.nan if table[:, _SICK_LOSS].any() or not labels else math.fsum(table[:, _LOSS]) / labels,
         worst_micro_loss=None if table[:, _SICK_LOSS].any() or not len(worst) else float(worst.max()),
         grad_norm=grad_norm,
         finite=not sick.any(),
+        empty=not labels and not table[:, _SICK_LOSS].any(),
         sick_ranks=tuple(np.flatnonzero(sick).tolist()),
         overflow=overflow,
         failed=bool(table[:, _FAILED].any()),
         extra=extra,
+        samples=_samples(high, low, float(table[:, _SAMPLES].sum())),
+        carried=carried,
     )
+
+
+def check_number(call: str, argument: str, value: Any) -> None:
+    """Refuse what is neither a number nor a tensor of one; a bool is no number, and None is none."""
+    if isinstance(value, torch.Tensor):
+        if value.numel() != 1 or value.is_complex() or value.dtype == torch.bool:
+            what = f"a tensor of one number; this one has shape {list(value.shape)} and type {value.dtype}"
+            raise wrong(call, argument, value, what)
+    elif isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "fiu":
+        return  # what `loss.numpy()` is
+    elif isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
+        raise wrong(call, argument, value, "a number or a tensor of one")
 
 
 def number(value: Any) -> float:
@@ -140,13 +198,20 @@ def number(value: Any) -> float:
     return float(value)
 
 
-def numbers(values: Sequence[Any]) -> list[float]:
-    """Return several as floats, with one copy from the device where all are tensors on one."""
+def numbers(values: Sequence[Any], rows: Sequence[torch.Tensor] = ()) -> tuple[list[float], list[float]]:
+    """Return several numbers, and the elements of some tensors, as floats.
+
+    They are copied from the device once where all of them are tensors on one.
+    """
     plain = all(type(value) is torch.Tensor and value.numel() == 1 for value in values)
     if plain and all(value.device.type == "cpu" for value in values):
-        return [float(value.item()) for value in values]
-    if len(values) > 1 and plain and len({value.device for value in values}) == 1:
-        return [
-            float(value) for value in torch.stack([value.detach().reshape(()) for value in values]).tolist()
-        ]
-    return [number(value) for value in values]
+        return [float(value.item()) for value in values], _elements(rows)
+    devices = {value.device for value in (*values, *rows)} if plain else ()
+    if len(values) > 1 and len(devices) == 1:
+        flat = torch.cat([value.detach().reshape(-1) for value in (*values, *rows)]).tolist()
+        return flat[: len(values)], flat[len(values) :]
+    return [number(value) for value in values], _elements(rows)
+
+
+def _elements(rows: Sequence[torch.Tensor]) -> list[float]:
+    return [value for row in rows for value in row.reshape(-1).tolist()]

@@ -75,6 +75,9 @@ class Judgement:
     why: str
     exclude: bool = False
     """Whether the suspects are left out from now on; False also takes back what this incident excluded before."""
+    proven: bool = False
+    """Whether batches without named samples are quarantined when they are left out by a rollback, and not only
+    skipped in this run: that needs an experiment which tells them from a sick state."""
     depth: int = 0
     """Which safe checkpoint to go back to: 1 the newest, 2 the one before; 0 none. The oldest where there are fewer."""
     lr_factor: float = 1.0
@@ -103,9 +106,9 @@ def judge(policy: Policy, situation: Situation, history: Sequence[Incident]) -> 
     wanted = _wanted(policy, situation, history, before)
     used = sum(1 for incident in history for action in incident.actions if action.get("action") in BACK)
     if wanted.action in BACK and used >= policy.max_rollbacks:
-        wanted = _halted(wanted, f"{used} rollbacks are used up: suspect state, not data")
+        wanted = _halted(wanted, f"{_plural(used)} used up and it is sick again: suspect {_whom(situation)}")
     elif wanted.exclude and situation.over_budget:
-        wanted = _halted(wanted, "no more samples may be excluded: suspect state, not data")
+        wanted = _halted(wanted, f"no more samples may be excluded: suspect {_whom(situation)}")
     elif wanted.action in BACK and not situation.safe_checkpoints:
         wanted = _nowhere(situation, wanted)
     return _allowed(policy, wanted)
@@ -118,6 +121,8 @@ def settle(
     slot: int,
     verdict: Verdict,
     ended: bool = False,
+    interrupted: bool = False,
+    again: int | None = None,
 ) -> Ruling | None:
     """Return what became of an incident that is ``open``, once enough steps have passed; None before that.
 
@@ -125,20 +130,34 @@ def settle(
         policy: How many healthy steps are enough.
         incident: An open incident.
         slot: Slot of the step that has just been committed.
-        verdict: Verdict on it.
-        ended: Whether training ends here.
+        verdict: Verdict on it. ``closed`` and ``level_shift`` say how this incident ended, whatever else is open.
+        ended: Whether training ends here, or the watch will not tell of its end.
+        interrupted: Whether other weights were loaded before it was judged.
+        again: A later incident near its place.
     """
-    if incident.outcome != "open" or verdict.state == "incident":
-        return None
     number, excluded = incident.incident_id, bool(incident.skip_ranges or _excluded(incident))
-    if verdict.level_shift:
+    if incident.outcome == "open" and interrupted and again is not None and not excluded:
+        return Ruling(
+            number, "did_not_help", f"its place was sick again on other weights: see incident {again}"
+        )
+    if incident.outcome != "open" or (verdict.state == "incident" and not verdict.closed):
+        return None
+    if verdict.closed and verdict.level_shift:
         return Ruling(number, "state_not_data", "the new level has become the baseline", release=True)
     past = slot - _place(incident)[1]
     if _last_action(incident) not in BACK:
         if not verdict.closed and not (ended and past > 0):
             return None
         if incident.action == "skip_step" and excluded:
-            return Ruling(number, "helped", "the batches after it were healthy with the same weights")
+            which = (
+                "without its named samples, on weights loaded anew"
+                if interrupted
+                else "with the same weights"
+            )
+            return Ruling(number, "helped", f"the batches after it were healthy {which}")
+        if incident.action == "skip_step" and interrupted:
+            why = "its batch came again on weights loaded anew, and was healthy"
+            return Ruling(number, "state_not_data", why, release=True)
         return Ruling(number, "recovered", "the numbers came back by themselves")
     if past < policy.promote_after and not (ended and past > 0):
         return None
@@ -157,6 +176,9 @@ def _wanted(
     if situation.rule in STATE_RULES:
         factor = min(policy.lr_factors, default=1.0)
         return _lower(factor, 1, f"{situation.rule} speaks of the state, not of a batch")
+    if situation.rule == "samples" and not situation.named and not verdict.harmed and not verdict.escalated:
+        why = "samples lie far out together, and the others of their batch are not healthy: nobody is left out for it"
+        return Judgement("skip_step", why)
     if not verdict.harmed and not verdict.escalated:
         return Judgement(
             "skip_step", "seen before the optimizer took the step: the weights are unharmed", True
@@ -171,14 +193,15 @@ def _wanted(
         )
     if verdict.escalated and not verdict.harmed:
         why = f"{verdict.sick_in_row} different batches in a row are sick with unharmed weights: state, not data"
-        return Judgement("rollback", why, False, 1, _factor(policy, lowered), outcome="state_not_data")
+        factor = _factor(policy, lowered)
+        return Judgement("rollback", why, depth=1, lr_factor=factor, outcome="state_not_data")
     since = situation.steps_since_rollback
     if since is not None and since <= policy.elsewhere_within and not situation.stands_out:
         why = f"a spike elsewhere {since} steps after a rollback, and nothing stands out in the data"
         return replace(_lower(_next_factor(policy, lowered), 1, why), exclude=True)
     ahead = max(0, policy.skip_batches - (situation.last_slot - situation.first_slot + 1))
     why = f"the optimizer took sick steps from step {verdict.onset_step} on"
-    return Judgement("rollback", why, True, 1, _factor(policy, lowered), ahead)
+    return Judgement("rollback", why, True, depth=1, lr_factor=_factor(policy, lowered), ahead=ahead)
 
 
 def _pocket(
@@ -192,7 +215,10 @@ def _pocket(
     )
     if not situation.verdict.harmed:
         return Judgement("skip_step", why, True)
-    return Judgement("rollback", why, True, 1, _factor(policy, lowered), _ahead(policy, situation, history))
+    ahead = _ahead(policy, situation, history)
+    return Judgement(
+        "rollback", why, True, proven=True, depth=1, lr_factor=_factor(policy, lowered), ahead=ahead
+    )
 
 
 def _goes_on(situation: Situation, before: Incident) -> bool:
@@ -201,8 +227,7 @@ def _goes_on(situation: Situation, before: Incident) -> bool:
     That place was healthy without them, so they were to blame; a batch of nothing but bad samples may follow, in which
     none can stand out.
     """
-    named = any(action.get("named") for action in before.actions)
-    return named and situation.first_slot > _place(before)[1]
+    return _was_named(before) and situation.first_slot > _place(before)[1]
 
 
 def _ahead(policy: Policy, situation: Situation, history: Sequence[Incident]) -> int:
@@ -210,6 +235,20 @@ def _ahead(policy: Policy, situation: Situation, history: Sequence[Incident]) ->
     times = sum(1 for incident in history if _near(policy, situation, incident))
     width = situation.last_slot - situation.first_slot + 1
     return max(policy.skip_batches, min(width << times, MOST_AHEAD))
+
+
+def undecided(incident: Incident) -> bool:
+    """Return whether an incident's batches were left out on one sign, and it is not judged.
+
+    The experiment is the steps after it with the same weights. Where it is cut short, by a halt or by loading other
+    weights, the batches are suspected and no more; samples that were named stand out whatever follows.
+    """
+    open_yet = incident.outcome == "open" and _last_action(incident) not in BACK
+    return open_yet and not _was_named(incident) and bool(_excluded(incident))
+
+
+def _was_named(incident: Incident) -> bool:
+    return any(action.get("named") for action in incident.actions)
 
 
 def _again(
@@ -224,7 +263,8 @@ def _again(
         ahead = _ahead(policy, situation, history)
         why = f"the place of incident {number} is sick again on restored weights: the data are to blame"
         ruling = Ruling(number, "did_not_help", "the rollback alone did not help; the data are to blame")
-        return Judgement("rollback", why, True, 1, _factor(policy, lowered), ahead, rulings=(ruling,))
+        back = Judgement("rollback", why, True, depth=1, lr_factor=_factor(policy, lowered), ahead=ahead)
+        return replace(back, proven=True, rulings=(ruling,))
     if excluded:
         why = f"the spike of incident {number} came back without its suspects: they were innocent; state, not data"
         ruling = Ruling(
@@ -239,7 +279,7 @@ def _again(
 
 
 def _lower(factor: float, depth: int, why: str) -> Judgement:
-    return Judgement("lower_lr", why, False, depth, factor, outcome="state_not_data")
+    return Judgement("lower_lr", why, depth=depth, lr_factor=factor, outcome="state_not_data")
 
 
 def _factor(policy: Policy, lowered: int) -> float:
@@ -254,9 +294,17 @@ def _next_factor(policy: Policy, lowered: int) -> float:
 
 
 def _halted(wanted: Judgement, why: str) -> Judgement:
-    return replace(
-        wanted, action="halt", why=f"{wanted.why}; {why}", exclude=False, depth=0, ahead=0, outcome="halted"
-    )
+    """Return a halt for one reason; what was wanted has reasons of its own, which may say otherwise."""
+    return replace(wanted, action="halt", why=why, exclude=False, depth=0, ahead=0, outcome="halted")
+
+
+def _plural(rollbacks: int) -> str:
+    return "1 rollback is" if rollbacks == 1 else f"{rollbacks} rollbacks are"
+
+
+def _whom(situation: Situation) -> str:
+    """Return the one suspect of a halt: data only where single samples are named and the rest is healthy."""
+    return "the data, not the state" if situation.named else "the state, not the data"
 
 
 def _nowhere(situation: Situation, wanted: Judgement) -> Judgement:
@@ -265,7 +313,7 @@ def _nowhere(situation: Situation, wanted: Judgement) -> Judgement:
     if situation.safe_checkpoints is None and not hopeless:
         why = f"{wanted.why}; the run keeps no checkpoints, so it goes on"
         return replace(wanted, action="record", why=why, depth=0, lr_factor=1.0, outcome="open")
-    return _halted(wanted, "there is no safe checkpoint to go back to")
+    return _halted(wanted, f"{situation.rule} fired, and there is no safe checkpoint to go back to")
 
 
 def _allowed(policy: Policy, wanted: Judgement) -> Judgement:
@@ -277,7 +325,7 @@ def _allowed(policy: Policy, wanted: Judgement) -> Judgement:
             return wanted
         why = f"{wanted.why}; the policy does not allow {wanted.action}"
         if action == "halt":
-            return _halted(wanted, f"the policy does not allow {wanted.action}")
+            return _halted(wanted, why)
         factor = policy.lr_factors[0] if action == "lower_lr" else wanted.lr_factor
         return replace(wanted, action=action, why=why, depth=max(1, wanted.depth), lr_factor=factor)
     why = f"{wanted.why}; the policy allows no answer"
@@ -297,8 +345,18 @@ def _same_place(policy: Policy, situation: Situation, history: Sequence[Incident
 
 
 def _near(policy: Policy, situation: Situation, incident: Incident) -> bool:
-    first, last = _place(incident)
-    return situation.first_slot <= last + policy.margin and situation.last_slot >= first - policy.margin
+    return _meet(policy, (situation.first_slot, situation.last_slot), _place(incident))
+
+
+def next_near(policy: Policy, incident: Incident, incidents: Sequence[Incident]) -> int | None:
+    """Return the number of the first later incident near the place of one, if there is any."""
+    place = _place(incident)
+    later = (one for one in incidents if one.incident_id > incident.incident_id)
+    return next((one.incident_id for one in later if _meet(policy, place, _place(one))), None)
+
+
+def _meet(policy: Policy, one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] <= other[1] + policy.margin and one[1] >= other[0] - policy.margin
 
 
 def _place(incident: Incident) -> tuple[int, int]:

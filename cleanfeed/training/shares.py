@@ -21,7 +21,6 @@ import numpy.typing as npt
 import torch
 
 from cleanfeed.errors import TrainingError, one_line
-from cleanfeed.training.agreement import Agreement
 
 IGNORED = -100
 NO_SAMPLE = -1
@@ -143,15 +142,3 @@ def _tokens(batch: Mapping[str, Any], rows: npt.NDArray[np.int64]) -> int:
         values = mask.numpy()
         return int((values if real.all() else values[real]).sum())
     return int(mask.sum() if real.all() else mask[torch.from_numpy(real).to(mask.device)].sum())
-
-
-def share(
-    agreement: Agreement,
-    batches: Sequence[Any],
-    ids: Sequence[npt.NDArray[np.int64]],
-    *,
-    failed: bool = False,
-) -> Shares:
-    """Count what this rank holds, add up over all ranks, and weigh."""
-    counts = Counts(failed=True) if failed else count(batches, ids)
-    return weigh(counts, agreement.total(counts.row()), agreement.world_size)

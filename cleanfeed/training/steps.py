@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -12,7 +13,7 @@ import torch
 
 from cleanfeed.errors import TrainingError, one_line
 from cleanfeed.training.expected import Due
-from cleanfeed.training.numbers import Numbers, number, numbers
+from cleanfeed.training.numbers import Numbers, check_number, number, numbers
 from cleanfeed.training.shares import Shares
 
 
@@ -30,7 +31,12 @@ class Decider(Protocol):
     """What a step asks of the guard."""
 
     def decide(
-        self, step: Step, losses: list[float], grad_norm: float | None, extra: dict[str, float]
+        self,
+        step: Step,
+        losses: list[float],
+        grad_norm: float | None,
+        extra: dict[str, float],
+        samples: list[float],
     ) -> bool:
         """Return whether the optimizer may step."""
 
@@ -97,7 +103,9 @@ class Step:
 
         Raises:
             TrainingError: A loss of this micro-batch was told before, or there are not as many as rows.
+            MisuseError: The loss is neither a number nor a tensor of one.
         """
+        check_number("step.observe", "loss", loss)
         if len(self.told.losses) != self._at:
             raise TrainingError(
                 one_line(
@@ -139,7 +147,12 @@ class Step:
 
         Raises:
             TrainingError: A loss is missing, or it was asked before.
+            MisuseError: The norm or a metric is neither a number nor a tensor of one.
         """
+        if grad_norm is not None:
+            check_number("step.accept", "grad_norm", grad_norm)
+        for name, value in metrics.items():
+            check_number("step.accept", name, value)
         if self.accepted is not None or len(self.told.losses) != len(self.batches):
             got = "asked twice" if self.accepted is not None else f"{len(self.told.losses)} losses"
             raise TrainingError(
@@ -152,10 +165,18 @@ class Step:
             )
         self.metrics = {name: number(value) for name, value in metrics.items()}
         values = [*self.told.losses] if grad_norm is None else [*self.told.losses, grad_norm]
-        read = numbers(values)
+        read, rows = numbers(values, [one for one in self.told.per_sample if one is not None])
         losses, norm = (read, None) if grad_norm is None else (read[:-1], read[-1])
-        self.accepted = self._guard.decide(self, losses, norm, self.metrics)
+        self.accepted = self._guard.decide(self, losses, norm, self.metrics, self._of_samples(rows))
         return self.accepted
+
+    def _of_samples(self, rows: Sequence[float]) -> list[float]:
+        """Return the losses of the rows that are samples and have label tokens: others have a loss of 0, or none."""
+        if not rows:
+            return []
+        told = zip(self.ids, self.told.per_sample, strict=False)
+        ids = [row for rows_of, one in told if one is not None for row in rows_of.tolist()]
+        return [loss for row, loss in zip(ids, rows, strict=True) if row >= 0 and 0.0 < loss < math.inf]
 
     def commit(self) -> None:
         """Say that the step is done: its line is on file when this returns.

@@ -9,9 +9,9 @@ from typing import Any
 from cleanfeed.training.baselines import Reading
 from cleanfeed.training.detectors import NonFinite, RobustZ, further_detectors
 from cleanfeed.training.metrics import SAMPLE_HIGH, SAMPLE_LOW, Health, Metrics, Trip, Verdict
-from cleanfeed.training.observation import Observation, Promise
+from cleanfeed.training.observation import Observation
 from cleanfeed.training.policy import Policy
-from cleanfeed.training.running import median_of
+from cleanfeed.training.returning import Returns
 from cleanfeed.training.tails import HARMLESS, LOW_SIDE, Tail
 
 UNUSUAL = 3.0
@@ -22,14 +22,8 @@ LED_UP = 2
 """Unusual steps before an outlier that were its beginning, so that the optimizer has taken sick steps already."""
 REMEMBERED = 64
 """Steps over which the onset can be walked back."""
-SETTLED = 32
-"""Losses whose median says whether the run is back in its band."""
 CONTROL = 50
 """Every so many steps a healthy one is asked as well whether the loss is back later on."""
-TRIED = 20
-"""Controls after which their largest drift counts."""
-UNTRIED = 2.0
-"""Before that the band is so many times as wide."""
 PRIORITY = ("nonfinite", "repeat", "conjunction", "robust_z", "samples", "persistence", "sustained")
 """Which rule leads where several fire at one step; the others follow."""
 OF_THIS_STEP = frozenset({"nonfinite", "samples", "ratio", "layer_ratio", "activation"})
@@ -85,12 +79,8 @@ class Watch:
         self._tails = {signal: Tail(max(repeat, self.policy.merge_gap)) for signal in self._all}
         self._open: Observation | None = None
         self._spikes: deque[list[int]] = deque()
-        self._promises: deque[Promise] = deque()
-        self._controls: deque[Promise] = deque()
-        self._drift = Tail(self.policy.recover_within + self.policy.merge_gap)
+        self._returns = Returns(self.policy)
         self._unusual: deque[tuple[int, float]] = deque(maxlen=REMEMBERED)
-        self._settled: deque[float] = deque(maxlen=min(SETTLED, self.policy.recover_within))
-        self._context: str | None = None
         self._sick = self._skipped = self._loss_in_row = 0
 
     def update(self, metrics: Metrics) -> Verdict:
@@ -117,7 +107,7 @@ class Watch:
         risen = tuple(s for s, d in self._z.items() if d.reading and d.reading.shifted and d.reading.z > 0.0)
         self._remember(metrics)
         trips = self._weigh(metrics, outliers) if outliers else []
-        trips += self._return(metrics)
+        trips += self._return(metrics, graced)
         trips += [trip for detector in self._further if (trip := detector.update(metrics))]
         if graced:
             trips = []
@@ -198,16 +188,13 @@ class Watch:
             if abs(z) >= HARMLESS and z < self.policy.z_observe:
                 self._tails[signal].add(metrics.step, min(abs(z), LOW_SIDE))
         self._unusual.append((metrics.step, highest))
-        if metrics.context != self._context:
-            self._context = metrics.context
-            self._settled.clear()
-        self._settled.append(metrics.loss)
+        self._returns.saw(metrics)
 
     def _weigh(self, metrics: Metrics, outliers: list[Trip]) -> list[Trip]:
         """Return the rules that fire on the outliers of a step."""
         policy, step = self.policy, metrics.step
-        if self._open is None and (promise := self._band(metrics, self._walked_back(step))):
-            self._promises.append(promise)
+        if self._open is None and self.seen > policy.grace:
+            self._returns.expect(metrics, self._z["loss"].reading, self._walked_back(step))
         event = self._event(step)
         event.last = step
         trips: list[Trip] = []
@@ -269,42 +256,12 @@ class Watch:
         self._spikes.clear()
         return [self._as_act(trip, event, rule="repeat", onset=onsets[0], onsets=onsets)]
 
-    def _band(self, metrics: Metrics, onset: int) -> Promise | None:
-        reading = self._z["loss"].reading
-        if reading is None or self.seen <= self.policy.grace:
-            return None
-        due = metrics.step + self.policy.recover_within
-        return Promise(onset, due, reading.median, reading.scale, metrics.context)
-
-    def _return(self, metrics: Metrics) -> list[Trip]:
-        """Return a trip where a promise is due and the loss is further from its band than a healthy run drifts.
-
-        How far it drifts is measured on controls: the same question, asked of ordinary steps. What they say counts
-        once no incident can come of their steps any more.
-        """
-        step, trips = metrics.step, list[Trip]()
-        while self._controls and self._controls[0].due <= step:
-            z = self._away(self._controls.popleft(), metrics)
-            if z is not None:
-                self._drift.add(step, z)
-        if self._open is None and self.seen % CONTROL == 0 and (control := self._band(metrics, step)):
-            self._controls.append(control)
-        while self._promises and self._promises[0].due <= step:
-            promise = self._promises.popleft()
-            z = self._away(promise, metrics)
-            drift = self.policy.tail_conjunction * self._drift.at(step)
-            limit = max(self.policy.return_z * (1.0 if self._drift.count >= TRIED else UNTRIED), drift)
-            if z is None or z <= limit or (self._open is not None and self._open.incident):
-                continue
-            trips.append(promise.broken(step, z, limit, len(self._settled)))
-            self._promises.clear()
+    def _return(self, metrics: Metrics, graced: bool) -> list[Trip]:
+        """Return a trip where the loss is not back in its band; ask of an ordinary step now and then."""
+        trips = self._returns.due(metrics, incident=self._open is not None and self._open.incident)
+        if self._open is None and self.seen % CONTROL == 0 and not graced:
+            self._returns.expect(metrics, self._z["loss"].reading, metrics.step, control=True)
         return trips
-
-    def _away(self, promise: Promise, metrics: Metrics) -> float | None:
-        """Return how far above its old median the loss now lies, in scales; None in another context."""
-        if promise.context != metrics.context or len(self._settled) < (self._settled.maxlen or 0):
-            return None
-        return (median_of(sorted(self._settled)) - promise.median) / promise.scale
 
     # ---- the open event ------------------------------------------------------------------------------------------
 
@@ -338,9 +295,7 @@ class Watch:
     def _settle(self) -> None:
         """Forget the event whose level is the baseline now."""
         self._open = None
-        self._promises.clear()
-        self._controls.clear()
-        self._drift.forget()
+        self._returns.forget()
         self._loss_in_row = self._sick = 0
 
     def _act(self, metrics: Metrics, trips: list[Trip]) -> bool:
@@ -350,8 +305,7 @@ class Watch:
         event = self._event(metrics.step)
         event.last = metrics.step
         event.onset = min(event.onset, *(trip.onset_step for trip in trips), metrics.step)
-        self._controls.clear()
-        self._drift.forget()  # controls that ended since the onset were not of healthy steps
+        self._returns.forget_controls()
         skipped_all = self.policy.allows("skip_step") and not event.harmed
         late = any(trip.rule in HINDSIGHT for trip in trips) and not (skipped_all and event.incident)
         event.harmed = event.harmed or late
@@ -421,7 +375,7 @@ class Watch:
     def doubt(self, step: int) -> int | None:
         """Return the first step of which an incident may still come: of an outlier, or of spikes that repeat."""
         within = self.policy.repeat.within if self.policy.repeat else 0
-        onsets = [promise.onset for promise in self._promises]
+        onsets = self._returns.onsets
         onsets += [onset for onset, _ in self._spikes if onset > step - within]
         onsets += [self._open.onset] if self._open is not None else []
         return min(onsets, default=None)
@@ -441,12 +395,8 @@ class Watch:
             "tails": {signal: tail.state_dict() for signal, tail in self._tails.items()},
             "open": self._open.to_dict() if self._open is not None else None,
             "spikes": [list(spike) for spike in self._spikes],
-            "promises": [promise.to_list() for promise in self._promises],
-            "controls": [promise.to_list() for promise in self._controls],
-            "drift": self._drift.state_dict(),
+            **self._returns.state_dict(),
             "unusual": [[step, None if z == float("inf") else z] for step, z in self._unusual],
-            "settled": list(self._settled),
-            "context": self._context,
             "counts": [self._sick, self._skipped, self._loss_in_row],
         }
 
@@ -468,14 +418,9 @@ class Watch:
                 further.load_state_dict(state["further"][further.rule])
         self._open = Observation(**state["open"]) if state["open"] is not None else None
         self._spikes = deque(list(spike) for spike in state["spikes"])
-        self._promises = deque(Promise(*values) for values in state["promises"])
-        self._controls = deque(Promise(*values) for values in state["controls"])
-        self._drift.load_state_dict(state["drift"])
+        self._returns.load_state_dict(state)
         self._unusual.clear()
         self._unusual.extend((step, float("inf") if z is None else z) for step, z in state["unusual"])
-        self._settled.clear()
-        self._settled.extend(state["settled"])
-        self._context = state["context"]
         self._sick, self._skipped, self._loss_in_row = state["counts"]
 
 

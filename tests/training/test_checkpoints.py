@@ -231,11 +231,64 @@ def test_the_one_to_go_back_to_is_the_newest_safe_one_far_enough_before_the_onse
     assert "step 50 was saved at or after the onset" in why
     assert step == 30
     assert one.before(onset=5, margin=10)[0] == 0
-    assert one.before(onset=0, margin=10) == (
-        None,
-        0,
-        [f"step {n} was saved at or after the onset" for n in (50, 40, 30, 20, 10, 0)],
-    )
+
+
+def test_where_an_onset_is_dated_back_beyond_all_of_them_the_oldest_safe_one_serves(tmp_path: Path) -> None:
+    """Three spikes in a hundred steps are dated to the first: that is no reason to stop a run."""
+    one = ring(tmp_path, keep=9, keep_safe=9)
+    for step in (20, 30, 40):
+        one.save(step, 1, {})
+    late = [f"step {step} was saved at or after the onset" for step in (40, 30, 20)]
+    assert one.before(onset=15, margin=5) == (None, 0, late)
+    one.tidy(40, 1, healthy_since=0, promote_after=10)
+    reason = "step 20 is the oldest safe one; no usable one was saved before the onset"
+    assert one.before(onset=15, margin=5) == (20, 1, [reason, *late])
+
+
+def test_one_as_old_as_an_onset_can_lie_back_is_always_kept(tmp_path: Path) -> None:
+    one = ring(tmp_path, keep=1, keep_safe=1)
+    for step in range(0, 400, 10):
+        one.save(step, 1, {})
+        one.tidy(step, 1, healthy_since=0, promote_after=20, reach=100)
+        kept = one.run.checkpoint_steps()
+        assert step < 100 or any(step - 200 <= each <= step - 100 for each in kept)
+        assert len(kept) <= 4
+
+
+def test_one_is_not_called_safe_while_an_incident_may_still_come_of_the_steps_before_it(
+    tmp_path: Path,
+) -> None:
+    one = ring(tmp_path, keep=9)
+    for step in (10, 20, 30):
+        one.save(step, 1, {})
+    one.tidy(60, 1, healthy_since=0, promote_after=20, doubt=20)
+    assert [files.find(one.run, step).safe for step in (10, 20, 30)] == [True, False, False]
+    one.tidy(60, 1, healthy_since=0, promote_after=20)
+    assert [files.find(one.run, step).safe for step in (20, 30)] == [True, True]
+
+
+def test_a_damaged_one_gives_way_to_the_next_and_older_ones_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = ring(tmp_path, keep=9)
+    for step in range(0, 50, 10):
+        one.save(step, 1, {})
+    (one.run.checkpoint(40) / "value.json").write_text("8")
+    read: list[int] = []
+    verify = files.verify
+
+    def note(found: files.Found, *, digests: bool = True) -> None:
+        read.append(found.step)
+        verify(found, digests=digests)
+
+    monkeypatch.setattr(files, "verify", note)
+    assert one.count(onset=49, margin=5) == 5
+    step, count, why = one.before(onset=49, margin=5)
+    assert (step, count, read) == (30, 4, [40, 30])
+    assert why[0].startswith("step 30 is the newest usable one at least 5 steps before the onset")
+    assert "the checkpoint is damaged" in why[1]
+    assert one.before(onset=49, margin=5)[0] == 30  # to go back to it, right after it was chosen
+    assert read == [40, 30, 40]
 
 
 def test_where_none_is_safe_yet_a_usable_one_serves(tmp_path: Path) -> None:
@@ -269,7 +322,7 @@ def test_killed_while_replacing_the_old_one_gets_its_name_back(tmp_path: Path) -
 
 def test_settings_out_of_range_are_refused() -> None:
     for name in ("every", "keep", "keep_safe"):
-        with pytest.raises(MisuseError, match=rf"Checkpoints\({name}=\): got 0, expected >= 1"):
+        with pytest.raises(MisuseError, match=rf"Checkpoints\({name}=\): got 0, expected a whole number of at least 1"):
             Checkpoints(save=print, load=print, **{name: 0})
 
 

@@ -10,19 +10,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
-from cleanfeed import Curriculum, CurriculumSampler
-from cleanfeed.errors import TrainingError, TrainingHalted
+from cleanfeed import Curriculum, CurriculumSampler, TrainingGuard
+from cleanfeed.errors import CleanfeedError, MisuseError, TrainingError, TrainingHalted
 from cleanfeed.feed.identity import batch_hash
 from cleanfeed.runs.audit import audit
 from cleanfeed.runs.incident_files import read_incidents
 from cleanfeed.runs.layout import RunDir
-from cleanfeed.runs.ledger import read_attempts, read_ledger, surviving
+from cleanfeed.runs.ledger import LedgerWriter, read_attempts, read_ledger, surviving
+from cleanfeed.training import startup
+from cleanfeed.training.checkpoints import CheckpointRing
+from cleanfeed.training.expected import Expected
 from cleanfeed.training.steps import Step
 
+from . import world as of_training
 from .ranks import run_ranks
 from .test_rollback import POLICY, ROLL
-from .world import QUIET, Seen, make_curriculum, train
+from .world import QUIET, VOCABULARY, Poisoned, Seen, make_curriculum, train
 
 STEPS, SLOT = 100, 70
 
@@ -179,8 +184,9 @@ def test_all_ranks_stop_together_with_the_number_of_the_incident(data: Path, tmp
 def bad_loader(rank: int, folder: Path, data: str) -> None:
     def fails(seen: Seen, step: Step) -> None:
         if (rank, step.number) == (1, 5):
-            due = seen.guard._expected.of(5)
-            seen.guard._expected.of = lambda slot: dataclasses.replace(due, ids=due.ids + 1)  # type: ignore[method-assign]
+            expected = seen.guard._delivery._expected
+            due = expected.of(5)
+            expected.of = lambda slot: dataclasses.replace(due, ids=due.ids + 1)  # type: ignore[method-assign]
 
     with pytest.raises(TrainingError) as caught:
         train(data, folder / "run", batch=8, micro=4, lanes=4, before_step=fails)
@@ -189,8 +195,50 @@ def bad_loader(rank: int, folder: Path, data: str) -> None:
     assert "other samples than the sampler says" in message
 
 
-def test_a_loader_that_fails_on_one_rank_stops_all(data: Path, tmp_path: Path) -> None:
+def test_a_loader_that_fails_on_one_rank_stops_all_once_its_batch_is_due(data: Path, tmp_path: Path) -> None:
     run_ranks(bad_loader, 2, tmp_path, str(data))
+    assert [line.step for line in read_ledger(RunDir(tmp_path / "run"))] == [1, 2, 3, 4, 5]
+
+
+def counted(rank: int, folder: Path, data: str) -> None:
+    gather, called = torch.distributed.all_gather, []
+
+    def counts(*arguments: Any, **settings: Any) -> Any:
+        called.append(1)
+        return gather(*arguments, **settings)
+
+    torch.distributed.all_gather = counts
+    train(data, folder / "run", batch=8, micro=2, lanes=4, every=10, steps=25)
+    # One a step, and one before the first step of the run and the first one after each checkpoint.
+    assert len(called) == 25 + 3
+
+
+def test_a_step_of_several_ranks_costs_one_collective(data: Path, tmp_path: Path) -> None:
+    run_ranks(counted, 2, tmp_path, str(data))
+
+
+class Dicey(Poisoned):
+    """Puts a word drawn at random into each row, in the process of the loop."""
+
+    def __call__(self, batch: Any) -> dict[str, Any]:
+        found = super().__call__(batch)
+        found["input_ids"][:, 0] = torch.randint(1, VOCABULARY, (len(found["input_ids"]),))
+        return found
+
+
+def dicey(rank: int, folder: Path, data: str) -> None:
+    of_training.Poisoned = Dicey  # type: ignore[misc]
+    torch.manual_seed(rank)
+    whole = train(data, folder / "whole", batch=8, micro=2, lanes=4, steps=25)
+    torch.manual_seed(rank)
+    train(data, folder / "pieces", batch=8, micro=2, lanes=4, steps=14)
+    torch.manual_seed(99)
+    piece = train(data, folder / "pieces", batch=8, micro=2, lanes=4, steps=25)
+    assert piece.weights[2, 25] == whole.weights[1, 25]
+
+
+def test_what_a_collator_draws_at_random_is_the_same_after_a_resume(data: Path, tmp_path: Path) -> None:
+    run_ranks(dicey, 2, tmp_path, str(data))
 
 
 def full_disk(rank: int, folder: Path, data: str) -> None:
@@ -212,3 +260,81 @@ def full_disk(rank: int, folder: Path, data: str) -> None:
 def test_a_ledger_that_cannot_be_written_stops_all_ranks(data: Path, tmp_path: Path) -> None:
     run_ranks(full_disk, 2, tmp_path, str(data))
     assert [line.step for line in read_ledger(RunDir(tmp_path / "run"))] == [1, 2, 3, 4]
+
+
+def fails(error: Exception) -> Any:
+    def call(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return call
+
+
+def alone(rank: int, folder: Path, data: str) -> None:
+    """Let one rank fail in each place where no other waits for it at that moment; both stop, and say why."""
+    places: dict[str, tuple[int, int, Any, str, str]] = {
+        "hashes": (0, 4, Expected, "of", "a file of the curriculum is damaged"),
+        "line": (0, 4, LedgerWriter, "write", "cannot write the ledger"),
+        "last line": (0, 10, LedgerWriter, "write", "cannot write the ledger"),
+        "what is left out": (0, 4, LedgerWriter, "change", "cannot write the ledger"),
+        "sync": (0, 4, LedgerWriter, "sync", "cannot write the ledger"),
+        "old checkpoints": (0, 4, CheckpointRing, "tidy", "old checkpoints cannot be marked"),
+        "loader": (0, 1, DataLoader, "__iter__", "no process for a worker"),
+        "quarantine": (1, 4, CurriculumSampler, "quarantine", "a file of the curriculum is damaged"),
+        "taken over": (0, 4, None, "", "another guard of this process took over"),
+    }
+    for name, (victim, at, owner, method, message) in places.items():
+        run = folder / name
+        with pytest.MonkeyPatch.context() as patch:
+
+            def harm(
+                seen: Seen, step: Step, place: Any = places[name], run: Path = run, patch: Any = patch
+            ) -> None:
+                victim, at, owner, method, message = place
+                if step.number == 5 and method == "change":
+                    seen.guard.sampler.skip(7, 7)
+                if (rank, step.number) != (victim, at):
+                    return
+                if owner is None:
+                    startup.Hold(RunDir(run))
+                else:
+                    error = OSError(28, "full") if method == "tidy" else CleanfeedError(f"{message}: here.")
+                    patch.setattr(owner, method, fails(error))
+
+            def nan(seen: Seen, step: Step, loss: torch.Tensor, name: str = name) -> torch.Tensor:
+                return loss * float("nan") if name == "quarantine" and step.number == 5 else loss
+
+            if at == 1 and rank == victim:
+                patch.setattr(owner, method, fails(OSError(11, message)))
+            with pytest.raises((CleanfeedError, OSError), match=message):
+                train(
+                    data,
+                    run,
+                    batch=80,
+                    micro=20,
+                    lanes=4,
+                    every=2,
+                    policy=POLICY,
+                    before_step=harm,
+                    on_loss=nan,
+                )
+
+
+def test_where_one_rank_alone_cannot_go_on_all_ranks_stop_and_say_why(data: Path, tmp_path: Path) -> None:
+    run_ranks(alone, 2, tmp_path, str(data))
+
+
+def misdealt(rank: int, folder: Path, data: str) -> None:
+    for number, (place, world) in enumerate(((0, 1), (0, 2))):
+        sampler = CurriculumSampler(Curriculum(data), global_batch=8, rank=place, world_size=world)
+        guard = TrainingGuard(sampler, folder / f"run-{number}", policy=QUIET)
+        with pytest.raises(CleanfeedError) as caught:
+            next(guard.steps([]))
+        assert "the sampler deals to other ranks than those that train: CurriculumSampler: got rank" in str(
+            caught.value
+        )
+        assert isinstance(caught.value, MisuseError) == ((place, world) != (rank, 2))
+        assert not (folder / f"run-{number}").exists()
+
+
+def test_a_sampler_of_other_ranks_is_refused_on_all_of_them(data: Path, tmp_path: Path) -> None:
+    run_ranks(misdealt, 2, tmp_path, str(data))

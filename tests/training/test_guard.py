@@ -55,10 +55,13 @@ def test_the_ledger_is_what_the_model_saw(
     assert found.tokens == sum(Curriculum(clean).columns(range(320), ["n_tokens"])["n_tokens"].to_pylist())
 
 
-def test_a_run_in_pieces_is_the_run_in_one_go_bit_for_bit(clean: Path, tmp_path: Path) -> None:
-    whole = train(clean, tmp_path / "whole", micro=4)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_in_pieces_is_the_run_in_one_go_bit_for_bit(clean: Path, tmp_path: Path, workers: int) -> None:
+    torch.manual_seed(5)
+    whole = train(clean, tmp_path / "whole", micro=4, dropout=0.2, workers=workers)
+    torch.manual_seed(5)
     for stop in (13, 27, 30, 40):  # once right after a checkpoint
-        piece = train(clean, tmp_path / "pieces", micro=4, steps=stop)
+        piece = train(clean, tmp_path / "pieces", micro=4, dropout=0.2, workers=workers, steps=stop)
     run = RunDir(tmp_path / "pieces")
     assert [(start.why, start.after_step, start.checkpoint_step) for start in read_attempts(run)] == [
         ("start", 0, None),

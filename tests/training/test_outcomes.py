@@ -6,11 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from cleanfeed.runs.records import Action, Incident, Outcome, SkipRange, SuspectSample
 from cleanfeed.training.metrics import Verdict
-from cleanfeed.training.outcomes import Judgement, Ruling, Situation, judge, settle
+from cleanfeed.training.outcomes import Judgement, Ruling, Situation, judge, settle, undecided
 from cleanfeed.training.policy import Policy
+from cleanfeed.training.watch import Watch
+from tests.training.traces import healthy
 
 POLICY = Policy(margin=20, promote_after=50)
 OPENED = Verdict(301, "incident", accept=False, opened=True, onset_step=301, sick_in_row=1)
@@ -201,6 +204,22 @@ def test_an_answer_that_is_not_allowed_becomes_the_next_stronger_one(
     assert judgement.exclude is (action not in ("record", "halt"))
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_a_halt_names_one_suspect_and_one_reason(named: bool) -> None:
+    history = [incident(1, 300, "skip_step", "rollback", excluded=False, outcome="state_not_data")]
+    again = judge(replace(POLICY, max_rollbacks=1), at(HARMED, slot=300, named=named), history)
+    budget = judge(POLICY, at(OPENED, over_budget=True, named=named), [])
+    suspect = "suspect the data, not the state" if named else "suspect the state, not the data"
+    assert again.why == f"1 rollback is used up and it is sick again: {suspect}"
+    assert budget.why == f"no more samples may be excluded: {suspect}"
+
+
+def test_samples_far_out_in_a_batch_that_is_not_healthy_otherwise_are_left_out_by_nobody() -> None:
+    judgement = judge(POLICY, at(OPENED, rule="samples"), [])
+    assert short(judgement) == ("skip_step", False, 0, 1.0)
+    assert judge(POLICY, at(OPENED, rule="samples", named=True), []).exclude
+
+
 # ---- what became of it ---------------------------------------------------------------------------------------------
 
 
@@ -242,11 +261,39 @@ def test_the_end_of_training_settles_what_is_past() -> None:
     assert ruling.outcome == "helped"
 
 
-def test_a_level_shift_releases_what_was_blamed() -> None:
-    shifted = replace(HEALTHY, level_shift=("loss",), closed=True)
-    ruling = settle(POLICY, incident(1, 300, "skip_step"), slot=364, verdict=shifted)
+def test_an_incident_that_the_watch_ends_with_a_level_shift_releases_what_was_blamed() -> None:
+    watch = Watch(Policy(grace=64, window=64))
+    steps = [replace(one, loss=one.loss + 1.0) if one.step > 300 else one for one in healthy(340)]
+    (shifted,) = [verdict for verdict in map(watch.update, steps) if verdict.level_shift]
+    ruling = settle(POLICY, incident(1, 300, "skip_step"), slot=shifted.step - 1, verdict=shifted)
+    assert ruling == Ruling(1, "state_not_data", "the new level has become the baseline", release=True)
+    # A rollback that is on probation beside it is told nothing of that end, and not judged on such a step.
+    told = replace(shifted, closed=False, level_shift=())
+    assert settle(POLICY, incident(2, 200, "rollback"), slot=shifted.step - 1, verdict=told) is None
+
+
+def test_an_incident_whose_experiment_was_cut_short_is_not_said_to_have_helped() -> None:
+    """Other weights were loaded: its batch is suspected, comes again, and is judged by that."""
+    cut = incident(1, 300, "skip_step")
+    assert undecided(cut)
+    cut.samples = [structs.replace(sample, state="suspected") for sample in cut.samples]
+    cut.skip_ranges = []
+    assert not undecided(cut)
+    ruling = settle(POLICY, cut, slot=311, verdict=HEALTHY, ended=True, interrupted=True)
+    why = "its batch came again on weights loaded anew, and was healthy"
+    assert ruling == Ruling(1, "state_not_data", why, release=True)
+    ruling = settle(POLICY, cut, slot=302, verdict=HEALTHY, interrupted=True, again=2)
     assert ruling is not None
-    assert (ruling.outcome, ruling.release) == ("state_not_data", True)
+    assert (ruling.outcome, ruling.release) == ("did_not_help", False)
+
+
+def test_named_samples_stay_out_when_other_weights_are_loaded() -> None:
+    named = incident(1, 300, "skip_step")
+    named.actions[0]["named"] = True
+    assert not undecided(named)
+    ruling = settle(POLICY, named, slot=311, verdict=HEALTHY, ended=True, interrupted=True)
+    assert ruling is not None
+    assert (ruling.outcome, ruling.release) == ("helped", False)
 
 
 def test_what_is_settled_is_not_settled_again() -> None:

@@ -14,16 +14,32 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from cleanfeed import Curriculum, CurriculumSampler, FlattenCollator, PadCollator, Policy, TrainingGuard
+from cleanfeed import (
+    Checkpoints,
+    Curriculum,
+    CurriculumSampler,
+    FlattenCollator,
+    PadCollator,
+    Policy,
+    TrainingGuard,
+)
 from cleanfeed.errors import MisuseError, TrainingError
+from cleanfeed.runs.incident_files import read_incidents
 from cleanfeed.runs.layout import RunDir
 from cleanfeed.runs.ledger import read_ledger
 from cleanfeed.training.agreement import Agreement
 from cleanfeed.training.alerts import Alerts
+from cleanfeed.training.logs import read_log
 from cleanfeed.training.numbers import combine
-from cleanfeed.training.shares import sample_ids, share
+from cleanfeed.training.shares import Shares, count, sample_ids, weigh
 
 from .world import QUIET, VOCABULARY, Seen, Tiny, train
+
+
+def share(batches: list[dict[str, Any]]) -> Shares:
+    """Return what the only rank holds."""
+    counts = count(batches, [sample_ids(one) for one in batches])
+    return weigh(counts, counts.row(), 1)
 
 
 def test_weights_are_shares_of_label_tokens_and_pad_rows_count_for_nothing() -> None:
@@ -32,7 +48,7 @@ def test_weights_are_shares_of_label_tokens_and_pad_rows_count_for_nothing() -> 
     blank = {"labels": torch.full((2, 4), -100), "sample_ids": torch.tensor([-1, -1])}
     blank["attention_mask"] = torch.tensor([[1, 0, 0, 0]] * 2)
     batches = [long, blank]
-    found = share(Agreement(), batches, [sample_ids(one) for one in batches])
+    found = share(batches)
     assert (found.labels, found.weights, found.samples, found.tokens) == ((4, 0), (1.0, 0.0), 2, 6)
 
 
@@ -42,10 +58,10 @@ def test_batches_laid_end_to_end_and_batches_of_text_are_counted_as_well() -> No
         "cu_seqlens": torch.tensor([0, 3, 5, 7]),
         "sample_ids": torch.tensor([1, 2, -1]),
     }
-    found = share(Agreement(), [flat], [sample_ids(flat)])
+    found = share([flat])
     assert (found.labels, found.samples, found.tokens) == ((3,), 2, 5)
     text = {"text": ["abc", "", "de"], "sample_ids": torch.tensor([1, -1, 2])}
-    found = share(Agreement(), [text], [sample_ids(text)])
+    found = share([text])
     assert (found.labels, found.samples, found.tokens) == ((2,), 2, 5)
     with pytest.raises(TrainingError, match="got list, expected a mapping with sample_ids"):
         sample_ids([1])
@@ -145,6 +161,58 @@ def test_an_overflow_in_half_precision_is_a_skipped_step_and_no_incident(clean: 
     assert [line.step for line in lines if not line.finite] == [2]
     assert lines[0].metrics == {"loss_scale": 65536.0}
     assert RunDir(tmp_path).incident_numbers() == []
+
+
+def test_a_gradient_that_overflows_more_than_twenty_times_in_a_row_is_the_states_fault(
+    clean: Path, tmp_path: Path
+) -> None:
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    data = Curriculum(clean)
+    sampler = CurriculumSampler(data, global_batch=8)
+    checkpoints = Checkpoints.of(model, optimizer, every=5)
+    guard = TrainingGuard(sampler, tmp_path, checkpoints, QUIET, scaler=Scaler())
+    refused = 0
+    for step in guard.steps(DataLoader(data, batch_sampler=sampler, collate_fn=PadCollator(pad_id=0))):
+        for _ in step:
+            step.observe(2.0)
+        refused += not step.accept(float("inf") if step.number > 5 and guard.attempt == 1 else 1.0)
+        if step.accepted:
+            optimizer.step()
+        step.commit()
+    (incident,) = read_incidents(RunDir(tmp_path))
+    assert (incident.rule, incident.onset_step, incident.trip_step) == ("nonfinite", 6, 26)
+    assert (refused, incident.action, incident.outcome) == (21, "rollback", "state_not_data")
+    assert incident.actions[-1]["why"] == (
+        "21 different batches in a row are sick with unharmed weights: state, not data"
+    )
+    assert sampler.exclusions.rows.tolist() == []
+
+
+def test_a_batch_without_a_label_token_is_accepted_and_judged_by_nobody(clean: Path, tmp_path: Path) -> None:
+    class Unlabelled(PadCollator):
+        def __call__(self, batch: Any) -> dict[str, Any]:
+            found = super().__call__(batch)
+            if 3 in found["sample_ids"]:
+                found["labels"].fill_(-100)
+            return found
+
+    data = Curriculum(clean)
+    sampler = CurriculumSampler(data, global_batch=32)
+    guard = TrainingGuard(sampler, tmp_path, policy=Policy(grace=0))
+    for step in guard.steps(DataLoader(data, batch_sampler=sampler, collate_fn=Unlabelled(pad_id=0))):
+        nothing = 3 in step.ids[0]
+        for _ in step:
+            step.observe(float("nan") if nothing else 2.0)
+        assert step.weight == (0.0 if nothing else 1.0)
+        assert step.accept(0.0 if nothing else 1.0)
+        step.commit()
+    lines = list(read_ledger(RunDir(tmp_path)))
+    assert [line.loss for line in lines].count(None) == 1
+    assert {(line.accepted, line.finite) for line in lines} == {(True, True)}
+    assert RunDir(tmp_path).incident_numbers() == []
+    log = read_log(str(tmp_path))
+    assert (len(log.rows), log.left_out) == (len(lines) - 1, 1)
 
 
 def test_a_lowered_learning_rate_is_in_force_and_unseen_by_the_scheduler(clean: Path, tmp_path: Path) -> None:

@@ -9,18 +9,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import msgspec
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from cleanfeed import Curriculum, CurriculumSampler, Policy, Quarantine
 from cleanfeed.errors import TrainingHalted
 from cleanfeed.runs.audit import audit
-from cleanfeed.runs.incident_files import read_incident, read_incidents, read_suspects
+from cleanfeed.runs.incident_files import read_incident, read_incidents, read_suspects, write_incident
 from cleanfeed.runs.layout import RunDir
 from cleanfeed.runs.ledger import read_attempts, read_ledger, surviving
+from cleanfeed.runs.records import SkipRange
 from cleanfeed.training.steps import Step
 
-from .world import Seen, make_curriculum, train
+from .world import Poisoned, Seen, losses, make_curriculum, train, weights_of
 
 POLICY = Policy(grace=20, window=32, margin=5, promote_after=10, pre=2, recover_within=40, merge_gap=4)
 ROLL = dataclasses.replace(POLICY, actions=("record", "rollback", "lower_lr", "halt"))
@@ -105,7 +109,14 @@ def test_a_rollback_goes_on_without_the_suspects_and_all_else_is_bit_identical(
 ) -> None:
     options = {"persistent_workers": per_sample} if workers else {}
     seen = train(
-        data, tmp_path, policy=ROLL, poisoned=bad, per_sample=per_sample, workers=workers, loader=options
+        data,
+        tmp_path,
+        policy=ROLL,
+        poisoned=bad,
+        per_sample=per_sample,
+        workers=workers,
+        loader=options,
+        dropout=0.1,
     )
     run = RunDir(tmp_path)
     (incident,) = read_incidents(run)
@@ -343,3 +354,93 @@ def test_data_that_are_used_up_by_exclusions_end_the_run(data: Path, tmp_path: P
     assert seen.guard.step == 30
     found = audit(RunDir(tmp_path))
     assert (found.problems, found.epochs[0].trained) == ([], 240)
+
+
+def enter_again(seen: Seen, batches: DataLoader[Any]) -> None:
+    """Take up a loop that was left, with the guard, model and optimizer it had."""
+    for step in seen.guard.steps(batches):
+        for one in step:
+            mean, rows = losses(seen.model(one["input_ids"]), one["labels"])
+            (mean * step.weight).backward()
+            step.observe(mean, rows)
+        if step.accept(torch.nn.utils.clip_grad_norm_(seen.model.parameters(), 1.0)):
+            seen.optimizer.step()
+        seen.optimizer.zero_grad(set_to_none=True)
+        step.commit()
+
+
+def test_a_loop_left_when_a_rollback_is_due_rolls_back_when_it_is_entered_again(
+    data: Path, bad: list[int], tmp_path: Path
+) -> None:
+    straight = train(data, tmp_path / "straight", policy=ROLL, poisoned=bad, per_sample=True)
+    left = train(data, tmp_path / "left", policy=ROLL, poisoned=bad, per_sample=True, steps=SLOT + 1)
+    run = RunDir(tmp_path / "left")
+    assert run.resume_plan.exists()
+    source = Curriculum(data)
+    enter_again(left, DataLoader(source, batch_sampler=left.guard.sampler, collate_fn=Poisoned(bad)))
+    assert [(start.why, start.after_step) for start in read_attempts(run)] == [("start", 0), ("rollback", 60)]
+    assert weights_of(left.model) == weights_of(straight.model)
+    assert not run.resume_plan.exists()
+
+
+def test_a_loop_entered_again_after_a_halt_goes_back_before_the_damage(
+    data: Path, bad: list[int], tmp_path: Path
+) -> None:
+    policy = dataclasses.replace(POLICY, actions=("record", "halt"))
+    kept: list[Seen] = []
+    with pytest.raises(TrainingHalted):
+        train(data, tmp_path, policy=policy, poisoned=bad, before_step=lambda seen, _: kept.append(seen))
+    source = Curriculum(data)
+    batches = DataLoader(source, batch_sampler=kept[0].guard.sampler, collate_fn=Poisoned([]))
+    enter_again(kept[0], batches)
+    starts = read_attempts(RunDir(tmp_path))
+    assert [(start.why, start.after_step) for start in starts] == [("start", 0), ("rollback", 60)]
+
+
+def test_begun_anew_a_run_keeps_its_quarantine_and_nothing_else_of_before(
+    data: Path, bad: list[int], tmp_path: Path
+) -> None:
+    def spike(seen: Seen, step: Step, loss: torch.Tensor) -> torch.Tensor:
+        return loss + 4.0 if seen.guard.attempt < 4 and SLOT <= step.slot < SLOT + 3 else loss
+
+    once = dataclasses.replace(ROLL, max_rollbacks=1)
+    with pytest.raises(TrainingHalted, match="1 rollback is used up"):
+        train(data, tmp_path, policy=once, on_loss=spike)
+    run = RunDir(tmp_path)
+    last = read_incidents(run)[-1]
+    lowered = {**last.actions[-1], "action": "lower_lr", "lr_factor": 0.1}
+    write_incident(run, msgspec.structs.replace(last, actions=[*last.actions, lowered], outcome="open"))
+    train(data, tmp_path, policy=once, poisoned=bad, per_sample=True, resume=False, steps=SLOT + 5)
+    seen = train(data, tmp_path, policy=once, poisoned=bad, per_sample=True)
+    lines = [line for line in read_ledger(run) if line.attempt >= read_attempts(run)[-1].attempt - 2]
+    assert {line.lr for line in lines} == {0.05}
+    assert [one.action for one in read_incidents(run)][-1] == "rollback"
+    assert read_incidents(run)[-1].outcome == "helped"
+    assert sorted(seen.guard.sampler.exclusions.rows.tolist()) == sorted(bad)
+    assert run.checkpoint_steps()[-1] == len(surviving(run))
+    assert audit(run).problems == []
+
+
+def test_a_run_of_fewer_epochs_goes_on_where_slots_of_a_later_one_were_skipped(
+    data: Path, bad: list[int], tmp_path: Path
+) -> None:
+    train(data, tmp_path, policy=ROLL, poisoned=bad, per_sample=False, epochs=2, steps=SLOT + 5)
+    run = RunDir(tmp_path)
+    first = read_incidents(run)[0]
+    beyond = [SkipRange(1, 1, STEPS + 20, STEPS + 21), SkipRange(1, 0, STEPS - 2, STEPS + 1)]
+    write_incident(run, msgspec.structs.replace(first, skip_ranges=[*first.skip_ranges, *beyond]))
+    seen = train(data, tmp_path, policy=ROLL, per_sample=False, epochs=1)
+    assert seen.guard.sampler.exclusions.ranges[-1] == (STEPS - 2, STEPS - 1)
+
+
+def test_decisions_by_hand_hold_where_the_store_itself_cannot_be_read(
+    data: Path, bad: list[int], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = RunDir(tmp_path)
+    train(data, tmp_path, steps=2)
+    Quarantine(run.store).add(hashes_of(data, bad), "looked at them")
+    with duckdb.connect(str(run.store)) as store:
+        store.execute("UPDATE store SET format = 99")
+    seen = train(data, tmp_path, steps=4)
+    assert seen.guard.sampler.exclusions.rows.tolist() == sorted(bad)
+    assert "the store cannot be read, and the files beside it are in force" in caplog.text

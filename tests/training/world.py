@@ -98,6 +98,10 @@ KINDS: dict[str, Callable[[np.ndarray[Any, Any], np.random.Generator], np.ndarra
     "no order": lambda ids, dice: dice.integers(1, 1 + HEALTHY, size=len(ids)),
     "backwards": lambda ids, dice: ids[::-1].copy(),
     "another script": lambda ids, dice: 1 + HEALTHY + ids % POISON,
+    "end marks": lambda ids, dice: np.zeros(len(ids)),
+    "half of it": lambda ids, dice: np.where(
+        dice.random(len(ids)) < 0.5, dice.integers(1 + HEALTHY, VOCABULARY, size=len(ids)), ids
+    ),
     "all but its beginning": lambda ids, dice: np.where(
         np.arange(len(ids)) < 4, ids, 1 + HEALTHY + ids % POISON
     ),
@@ -134,8 +138,9 @@ class Poisoned(PadCollator):
 class Tiny(torch.nn.Module):
     """Next-word model of two layers."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, dropout: float = 0.0) -> None:
         super().__init__()
+        self.dropout = dropout
         generator = torch.Generator().manual_seed(seed)
         self.embedding = torch.nn.Embedding(VOCABULARY, 16)
         self.out = torch.nn.Linear(16, VOCABULARY)
@@ -148,7 +153,7 @@ class Tiny(torch.nn.Module):
         if mask is not None:
             for row, length in zip(input_ids, mask.sum(1).tolist(), strict=True):
                 self.seen.append(xxhash.xxh3_128_hexdigest(row[:length].numpy().astype(np.int32).tobytes()))
-        return self.out(self.embedding(input_ids))
+        return self.out(torch.nn.functional.dropout(self.embedding(input_ids), self.dropout))
 
 
 def losses(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -196,6 +201,7 @@ def train(
     policy: Policy = QUIET,
     every: int = 10,
     lr: float = 0.05,
+    dropout: float = 0.0,
     checkpoints: bool = True,
     per_sample: bool = False,
     poisoned: Collection[int] = (),
@@ -213,7 +219,7 @@ def train(
     sampler = CurriculumSampler(data, global_batch=batch, micro_batch=micro, epochs=epochs, lanes=lanes)
     more = {"num_workers": workers, **(loader or {})}
     batches = DataLoader(data, batch_sampler=sampler, collate_fn=Poisoned(poisoned, kind), **more)
-    model = Tiny()
+    model = Tiny(dropout=dropout)
     inner: torch.nn.Module = model
     if sampler.world_size > 1:
         inner = torch.nn.parallel.DistributedDataParallel(model)
