@@ -98,7 +98,6 @@ KINDS: dict[str, Callable[[np.ndarray[Any, Any], np.random.Generator], np.ndarra
     "no order": lambda ids, dice: dice.integers(1, 1 + HEALTHY, size=len(ids)),
     "backwards": lambda ids, dice: ids[::-1].copy(),
     "another script": lambda ids, dice: 1 + HEALTHY + ids % POISON,
-    "end marks": lambda ids, dice: np.zeros(len(ids)),
     "half of it": lambda ids, dice: np.where(
         dice.random(len(ids)) < 0.5, dice.integers(1 + HEALTHY, VOCABULARY, size=len(ids)), ids
     ),
