@@ -27,6 +27,9 @@ from cleanfeed.signals.buffers import text_buffers
 
 Bools = npt.NDArray[np.bool_]
 
+COLUMNS = "sample_hash", "source", "source_row", "part", "n_tokens", "n_chars", "quality", "input_ids", "text"
+"""What is read of a sample."""
+
 MEAN_DIGITS = 1e-6
 """A mean quality is written with six digits; the last may differ with the order of the sum."""
 
@@ -57,12 +60,13 @@ class _Tracer:
         by_share = any(tier.share is not None for tier in settings.tiers)
         self.tiers = Tiers(settings, self._histogram(names) if by_share else {})
 
-    def _tables(self, names: Sequence[str], columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """Yield the row groups of some files."""
+    def _tables(self, names: Sequence[str], columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Yield the row groups of some files, with those of the columns that they have."""
         for name in names:
             file = pq.ParquetFile(opened(self.out / name))
+            there = [column for column in columns if column in file.schema_arrow.names]
             for group in range(file.metadata.num_row_groups):
-                yield file.read_row_group(group, columns).combine_chunks()
+                yield file.read_row_group(group, there).combine_chunks()
 
     def _histogram(self, names: Sequence[str]) -> dict[int, int]:
         total: Counter[int] = Counter()
@@ -76,7 +80,7 @@ class _Tracer:
         """Yield what is wrong with the samples of a stage."""
         found: Counter[str] = Counter()
         before, total, rated = np.zeros(1, dtype=np.uint64), 0.0, 0
-        for table in self._tables(entry["files"]):
+        for table in self._tables(entry["files"], COLUMNS):
             keys = np.concatenate([before, self._keys(table)])
             for what, hit in {
                 "have the hash of other content": self._other_hash(table),
