@@ -20,9 +20,6 @@ def fired_of(incident: Incident) -> Fired:
         if name not in (*_NUMBERS, "n", "context", "signal", "rule", "step", "onset_step", "level")
     }
     n, signal, context = _number(flat.get("n")), flat.get("signal"), flat.get("context")
-    if isinstance(flat.get("z"), Mapping):
-        # The z of each signal at that step.
-        flat = {**flat, "z": flat["z"].get(signal)}
     numbers = {name: _number(flat.get(name)) for name in _NUMBERS}
     return Fired(
         rule=incident.rule,
