@@ -27,8 +27,8 @@ JOIN read_parquet($candidates) candidates ON candidates.position = duplicates.du
 ORDER BY duplicates.position
 """
 MEMORY_LIMIT = 2**28
-"""Bytes for DuckDB, which takes about twice as much: more than that is on disk. The workers wait meanwhile and keep what
-they have."""
+"""Bytes for DuckDB, which takes about twice as much: more than that is on disk. The workers wait meanwhile and keep
+what they have."""
 ROWS = 1 << 16
 
 

@@ -138,7 +138,9 @@ def find_duplicates(
         except duckdb.Error as error:
             cause = str(error).split("\n")[0]
             todo = "Make room on that disk, or in memory, and run the same command again."
-            raise CleanfeedError(one_line("cannot group duplicates", str(scratch), cause, todo=todo)) from error
+            raise CleanfeedError(
+                one_line("cannot group duplicates", str(scratch), cause, todo=todo)
+            ) from error
 
 
 def _few_exact(inputs: Sequence[Path], out: Path) -> DuplicateCounts:

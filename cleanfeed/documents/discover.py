@@ -106,8 +106,8 @@ def _expand(given: str, passed: list[str]) -> Iterator[Found]:
         for match in sorted(glob.glob(path, recursive=True)):  # noqa: PTH207 - patterns may be absolute
             yield from _matched(given, Path(match), base, passed)
     elif is_hub_name(given):
-        for number, (file, split) in enumerate(hub_files(given)):
-            source = f"{given.removeprefix('hf://')}/{split}/{number:05d}.arrow"
+        for number, (file, part) in enumerate(hub_files(given)):
+            source = f"{given.removeprefix('hf://')}/{part}/{number:05d}.arrow"
             yield Found(given, file, source, named=True, arrow=True)
     else:
         raise MisuseError(one_line("an input does not exist", given, todo="Check the path."))

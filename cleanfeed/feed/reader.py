@@ -98,9 +98,9 @@ class Reader:
         if low == high:
             # Nearly every batch; for so few numbers Python is faster than numpy.
             first_row, group_rows, first_group, limit = self._stages[low]
-            places = [divmod(row - first_row, group_rows) for row in rows]
-            groups = [first_group + group for group, _ in places]
-            return groups, [place for _, place in places], np.full(len(rows), limit, dtype=np.int64)
+            inside = [row - first_row for row in rows]
+            groups = [first_group + row // group_rows for row in inside]
+            return groups, [row % group_rows for row in inside], np.full(len(rows), limit, dtype=np.int64)
         wide = np.array(rows, dtype=np.int64)
         many, at = self.catalog.groups_at(wide)
         limits = np.array([stage.max_length for stage in self.catalog.stages], dtype=np.int64)

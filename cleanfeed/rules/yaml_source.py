@@ -82,7 +82,8 @@ class Source:
             new: name for old, name in self.overrides.items() if (new := moved(old)) is not None
         }
         # A place below the list that is no item's: the option changed the block, not the item that moved up.
-        self.overrides[(*above, REMOVED)] = option
+        nobody: KeyPath = (*above, REMOVED)
+        self.overrides[nobody] = option
 
     def dotted(self, path: KeyPath) -> str:
         """Return the path as ``--set`` takes it: list items by their name where they have one."""

@@ -1,8 +1,8 @@
 """Numbered words go in; Gopher's shares of repeated n-grams come out, in a form that cannot exceed 1.
 
 A run of n words is told from others by the numbers of its words, so nothing is joined and no two runs share a hash. A
-position whose n-gram occurs once has no repeated (n + 1)-gram either: each length looks only at what the one before left
-over. Characters are those of words, without white space, and each is counted once however many n-grams cover it.
+position whose n-gram occurs once has no repeated (n + 1)-gram either: each length looks only at what the one before
+left over. Characters are those of words, without white space, and each is counted once however many n-grams cover it.
 """
 
 from __future__ import annotations

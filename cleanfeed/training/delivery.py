@@ -1,8 +1,8 @@
 """A loader goes in; the micro-batches of the slot that is due come out, checked, and weighed over all ranks.
 
-What a micro-batch weighs depends on the label tokens of all ranks, so these are shared before the first ``backward`` of a
-step. For a step to cost one collective and not two, several ranks take the batches of the next slot before they decide
-about the present one, and its counts travel with the numbers of the decision.
+What a micro-batch weighs depends on the label tokens of all ranks, so these are shared before the first ``backward`` of
+a step. For a step to cost one collective and not two, several ranks take the batches of the next slot before they
+decide about the present one, and its counts travel with the numbers of the decision.
 """
 
 from __future__ import annotations

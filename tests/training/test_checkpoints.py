@@ -322,7 +322,9 @@ def test_killed_while_replacing_the_old_one_gets_its_name_back(tmp_path: Path) -
 
 def test_settings_out_of_range_are_refused() -> None:
     for name in ("every", "keep", "keep_safe"):
-        with pytest.raises(MisuseError, match=rf"Checkpoints\({name}=\): got 0, expected a whole number of at least 1"):
+        with pytest.raises(
+            MisuseError, match=rf"Checkpoints\({name}=\): got 0, expected a whole number of at least 1"
+        ):
             Checkpoints(save=print, load=print, **{name: 0})
 
 
