@@ -215,10 +215,9 @@ class Baselines:
             self._latest = scale if scale is not None else self._latest
         if found is None or step - self._seen[context] > STALE * self._settings[0]:
             found = self._contexts[context] = self._new(self._latest)
-        elif found.carried is None:
-            found.carry(
-                self._latest
-            )  # a run may begin with many short contexts, none of which has a scale yet
+        elif found.carried is None and self._latest is not None:
+            # A run may begin with many short contexts, none of which has a scale yet.
+            found.carry(self._latest)
         self._seen[context] = step
         self._last = context
         return found

@@ -123,8 +123,11 @@ class Response:
 
     def _settle(self, slot: int, verdict: Verdict, *, ended: bool = False) -> None:
         """Rule on what is open; that an incident has ended is said of the present one alone."""
+        still_open = [one for one in self._desk.incidents if one.outcome == "open"]
+        if not still_open:
+            return
         others = dataclasses.replace(verdict, closed=False, level_shift=())
-        for incident in [one for one in self._desk.incidents if one.outcome == "open"]:
+        for incident in still_open:
             past = slot - max([line.slot for line in incident.metrics], default=slot)
             detached = incident.incident_id in self._detached
             ruling = settle(

@@ -91,10 +91,11 @@ def count(batches: Sequence[Any], ids: Sequence[npt.NDArray[np.int64]]) -> Count
         batches: Its micro-batches.
         ids: Their `sample_ids`.
     """
+    real = [rows != NO_SAMPLE for rows in ids]
     return Counts(
-        labels=tuple(_labels(batch, rows) for batch, rows in zip(batches, ids, strict=True)),
-        samples=sum(int((rows != NO_SAMPLE).sum()) for rows in ids),
-        tokens=sum(_tokens(batch, rows) for batch, rows in zip(batches, ids, strict=True)),
+        labels=tuple(_labels(batch, rows) for batch, rows in zip(batches, real, strict=True)),
+        samples=sum(int(np.count_nonzero(rows)) for rows in real),
+        tokens=sum(_tokens(batch, rows) for batch, rows in zip(batches, real, strict=True)),
     )
 
 
@@ -117,18 +118,17 @@ def weigh(counts: Counts, totals: Sequence[float], world_size: int) -> Shares:
     )
 
 
-def _labels(batch: Mapping[str, Any], rows: npt.NDArray[np.int64]) -> int:
+def _labels(batch: Mapping[str, Any], real: npt.NDArray[np.bool_]) -> int:
     labels = batch.get("labels")
     if labels is None:
-        return int((rows != NO_SAMPLE).sum())
+        return int(np.count_nonzero(real))
     if labels.device.type == "cpu":
         return int(np.count_nonzero(labels.numpy()[..., 1:] != IGNORED))
     return int((labels[..., 1:] != IGNORED).sum())
 
 
-def _tokens(batch: Mapping[str, Any], rows: npt.NDArray[np.int64]) -> int:
+def _tokens(batch: Mapping[str, Any], real: npt.NDArray[np.bool_]) -> int:
     """Return the tokens of those rows of a batch that are samples."""
-    real = rows != NO_SAMPLE
     if "cu_seqlens" in batch:
         return int(np.diff(np.asarray(batch["cu_seqlens"].cpu()))[real].sum())
     mask = batch.get("attention_mask", batch.get("input_ids"))

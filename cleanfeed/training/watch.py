@@ -74,6 +74,8 @@ class Watch:
             signal: RobustZ(signal, self.policy) for signal in ("worst_micro_loss", *SAMPLE_HIGH, *SAMPLE_LOW)
         }
         """Signals of a part of the batch: far out alone they are no sign, unless they are extreme."""
+        self._worst = {"worst_micro_loss": self._parts["worst_micro_loss"]}
+        self._samples_told = False
         self._parts_strong: dict[str, list[float]] = {}
         self._all = self._z | self._parts
         self._tails = {signal: Tail(max(repeat, self.policy.merge_gap)) for signal in self._all}
@@ -141,7 +143,10 @@ class Watch:
         found = [trip for detector in self._z.values() if (trip := detector.update(metrics))]
         self._loss_in_row = self._loss_in_row + 1 if any(trip.signal == "loss" for trip in found) else 0
         loss = self._z["loss"].reading if any(trip.signal == "loss" for trip in found) else None
-        for signal, detector in self._parts.items():
+        # Most loops tell no losses of samples: the detectors of these are asked once more, to hold no old reading.
+        told, self._samples_told = self._samples_told, SAMPLE_HIGH[0] in metrics.extra
+        parts = self._parts if told or self._samples_told else self._worst
+        for signal, detector in parts.items():
             if (trip := detector.update(metrics)) is None:
                 continue
             goes_on = self._open is not None and not detector.place
