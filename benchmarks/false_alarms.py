@@ -138,6 +138,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--kind", action="append", choices=KINDS)
     options = parser.parse_args()
     print(
@@ -145,7 +146,7 @@ def main() -> None:
     )
     for kind in options.kind or KINDS:
         total, seen, by_rule, spent = 0, 0, dict[str, int](), 0.0
-        for seed in range(options.seeds):
+        for seed in range(options.first_seed, options.first_seed + options.seeds):
             observations, incidents, rules, cost = measure(kind, options.steps, seed)
             total, seen, spent = total + incidents, seen + observations, spent + cost / options.seeds
             for rule, count in rules.items():
