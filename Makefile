@@ -42,7 +42,7 @@ test: $(STAMP) ## run the tests
 
 soak: $(STAMP) ## the long tests: kills at many moments, poison of 20 seeds, mutated records (half an hour)
 	CLEANFEED_KILLS=56 CLEANFEED_POISON=20 CLEANFEED_MUTATIONS=25000 $(BIN)/python -m pytest \
-	  tests/build/test_kills.py tests/build/test_mutations.py tests/training/test_crash.py tests/training/test_poison.py
+	  tests/build/test_kills.py tests/build/test_crash.py tests/build/test_mutations.py tests/training/test_crash.py tests/training/test_poison.py
 
 lint: $(STAMP) ## ruff, mypy, the import rule, generated pages up to date
 	$(BIN)/ruff check .

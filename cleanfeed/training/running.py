@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -57,22 +58,21 @@ def median_of(ordered: Sequence[float]) -> float:
 def deviation_of(ordered: Sequence[float], center: float) -> float:
     """Return the median distance of values in ascending order from ``center``, in O(log n).
 
-    The k nearest values to ``center`` are neighbours in the order, so the k-th smallest distance is the least, over
-    all runs of k neighbours, of the larger distance of their two ends.
+    The k nearest values to ``center`` are neighbours in the order, and the next nearest lies beside them.
     """
     size = len(ordered)
-    if size % 2:
-        return _nearest(ordered, center, size // 2 + 1)
-    return (_nearest(ordered, center, size // 2) + _nearest(ordered, center, size // 2 + 1)) / 2
-
-
-def _nearest(ordered: Sequence[float], center: float, k: int) -> float:
-    low, high, reach = 0, len(ordered) - k, k - 1
-    while low < high:
-        middle = (low + high) // 2
-        if center - ordered[middle] <= ordered[middle + reach] - center:
-            high = middle
+    k = (size + 1) // 2
+    first, high = 0, size - k
+    while first < high:
+        middle = (first + high) // 2
+        if center - ordered[middle] > ordered[middle + k] - center:
+            first = middle + 1
         else:
-            low = middle + 1
-    best = max(center - ordered[low], ordered[low + reach] - center)
-    return best if low == 0 else min(best, max(center - ordered[low - 1], ordered[low - 1 + reach] - center))
+            high = middle
+    last = first + k - 1
+    furthest = max(center - ordered[first], ordered[last] - center)
+    if size % 2:
+        return furthest
+    left = center - ordered[first - 1] if first else math.inf
+    right = ordered[last + 1] - center if last + 1 < size else math.inf
+    return (furthest + min(left, right)) / 2
