@@ -14,6 +14,7 @@ import cleanfeed
 PACKAGE = Path(cleanfeed.__file__).parent
 PARTS = (
     "errors",
+    "arguments",
     "settings",
     "documents",
     "signals",
