@@ -76,9 +76,7 @@ def head_line(report: Report) -> str:
     if totals.refused_steps:
         parts.insert(2, f"{count(totals.refused_steps)} not taken")
     if totals.unjudged_steps:
-        parts.append(
-            f"{count(totals.unjudged_steps)} not judged but for NaN (grace, or a stage that was new)"
-        )
+        parts.append(f"{count(totals.unjudged_steps)} judged for NaN alone (grace, or the first of a stage)")
     if totals.last_time is not None:
         parts.append(f"last line {clock(totals.last_time)} UTC")
     return ", ".join(parts)
@@ -117,7 +115,9 @@ def other_numbers(fired: Fired) -> str:
     on: dict[str, list[str]] = {}
     for trip in trips[1:] if isinstance(trips, list) else []:
         on.setdefault(words(str(trip.get("rule"))), []).append(words(str(trip.get("signal"))))
-    parts = [f"{rule} fired as well, on {listed(signals)}" for rule, signals in on.items()]
+    parts = []
+    if on:
+        parts.append("as well: " + "; ".join(f"{rule} on {listed(signals)}" for rule, signals in on.items()))
     for name, value in fired.others.items():
         if isinstance(value, bool) or value is None or isinstance(value, str):
             parts.append(f"{words(name)} {value}")

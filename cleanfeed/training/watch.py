@@ -168,6 +168,9 @@ class Watch:
             loss: That of the batch's loss, where it is an outlier: the samples have strayed with it by so much.
         """
         detector, z = self._all[trip.signal], trip.z or 0.0
+        hardest = self._parts[SAMPLE_HIGH[0]].reading
+        if trip.signal in SAMPLE_LOW and hardest is not None and hardest.z <= -self.policy.z_observe:
+            return False  # the whole batch is easier, its hardest sample too
         if detector.place and detector.reading is not None and loss is not None:
             z -= loss.z * loss.scale / detector.reading.scale
         return z >= self._act_limit(detector, trip.step)

@@ -122,12 +122,14 @@ def with_ends(steps: list[Metrics], at: int, **ends: float) -> list[Metrics]:
         ({"sample_low_1": 0.0001}, 0),
         ({"sample_low_1": 0.01, "sample_low_2": 0.02}, 1),
         ({"sample_low_1": 0.5, "sample_low_2": 0.6}, 0),
+        ({"sample_high_1": 0.05, "sample_low_1": 0.01, "sample_low_2": 0.02}, 0),
     ],
 )
 def test_samples_that_lie_far_out_are_an_incident_though_the_batch_hides_them(
     ends: dict[str, float], incidents: int
 ) -> None:
-    """One very far, or two or three together that no healthy batch has; documents known by heart are none."""
+    """One very far, or two or three together that no healthy batch has; documents known by heart are none,
+    nor is a batch whose hardest sample is easy."""
     verdicts = run(Watch(EARLY), with_ends(with_samples(healthy(400)), 300, **ends))
     assert opened(verdicts) == [(300, "samples", 300)] * incidents
     assert skipped(verdicts) == [300] * incidents

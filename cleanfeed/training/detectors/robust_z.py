@@ -13,9 +13,10 @@ SAMPLE_FLOOR = 0.05
 """Least scale of a high sample loss in nats: what a model knows by heart strays by less, and that says nothing."""
 SAMPLE_WINDOW = 64
 """Least window of a sample's signal: what the ends of a batch do cannot be told from a few steps."""
-TOGETHER = {2: 2.8, 3: 1.7}
-"""Two or three samples together act at so many times the largest harmless z of theirs: under Student-t(3) noise this is
-exceeded by chance about as often as ``tail_act`` (8) times that of a single one."""
+TOGETHER = {2: 3.2, 3: 2.3}
+"""Two or three samples together act at so many times the largest harmless z of theirs. Under Student-t(3) noise 8^(1/2)
+and 8^(1/3) times are exceeded by chance about as often as ``tail_act`` (8) times that of a single one; what is above
+them is room for scales that are measured on few steps."""
 LOW_FLOOR = 0.3
 """Least scale of the logarithm of a low sample loss: z = 10 is a twentieth of the usual."""
 BY_HEART = 0.05
