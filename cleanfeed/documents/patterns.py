@@ -22,15 +22,18 @@ def split_pattern(pattern: str) -> tuple[str, tuple[str, ...]] | None:
 
 
 def would_match(pattern: Sequence[str], path: Sequence[str]) -> bool:
-    """Return whether a path, by its parts, is one that a pattern stands for, by its own.
+    """Return whether a file, by the parts of its path, is one that a pattern stands for, by its own.
 
-    ``**`` stands for any number of names, none among them; no wildcard stands for a name that begins with a dot.
+    ``**`` stands for any number of names, none among them; at the end for one or more, since none would be a folder. No
+    wildcard stands for a name that begins with a dot.
     """
-    if not pattern:
-        return not path
-    if pattern[0] == "**" and would_match(pattern[1:], path):
+    if not pattern or not path:
+        return not pattern and not path
+    first, rest = pattern[0], pattern[1:]
+    if first == "**" and rest and would_match(rest, path):
         return True
-    if not path or (path[0].startswith(".") and not pattern[0].startswith(".")):
+    if path[0].startswith(".") and not first.startswith("."):
         return False
-    rest = pattern if pattern[0] == "**" else pattern[1:]
-    return fnmatchcase(path[0], pattern[0]) and would_match(rest, path[1:])
+    if first == "**":
+        return would_match(pattern, path[1:]) or would_match(rest, path[1:])
+    return fnmatchcase(path[0], first) and would_match(rest, path[1:])

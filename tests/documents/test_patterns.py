@@ -1,4 +1,4 @@
-"""A path is told to match a glob exactly where the glob finds it."""
+"""A file is told to match a glob exactly where the glob finds it."""
 
 import glob
 import os
@@ -20,8 +20,9 @@ def test_a_path_matches_where_glob_finds_it(path: list[str], pattern: list[str])
         place = Path(folder, *path)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.touch()
-        found = map(Path, glob.glob(os.path.join(folder, *pattern), recursive=True))  # noqa: PTH118, PTH207
-        assert would_match(pattern, path) == (place in found)
+        found = glob.glob(os.path.join(folder, *pattern), recursive=True)  # noqa: PTH118, PTH207
+        # With a slash at its end a name is that of a folder, which glob does not always look up.
+        assert would_match(pattern, path) == (place in {Path(name) for name in found if name[-1] != "/"})
 
 
 def test_a_pattern_is_cut_before_its_first_wildcard():
