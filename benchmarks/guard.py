@@ -133,6 +133,11 @@ def guarded(
     guard = TrainingGuard(sampler, run, policy=policy)
     if not watched:
         silence(guard)
+    yield from steps_of(guard, loader, model, optimizer, steps)
+
+
+def steps_of(guard: TrainingGuard, loader: Any, model: Any, optimizer: Any, steps: int) -> Iterator[None]:
+    """Train so many steps under a guard."""
     for step in guard.steps(loader):
         for one in step:
             loss = loss_of(model, one)

@@ -23,7 +23,7 @@ import torch.multiprocessing as mp
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.guard import in_turn, loss_of, parts
+from benchmarks.guard import in_turn, loss_of, parts, steps_of
 from cleanfeed import Policy, TrainingGuard
 from tests.training.world import make_curriculum
 
@@ -88,19 +88,7 @@ def _guarded(data: str, run: Path, steps: int) -> Iterator[None]:
     """The same loop in the form the guard expects."""
     sampler, loader, model, optimizer = _model(data, steps)
     guard = TrainingGuard(sampler, run, policy=Policy(grace=10**9))
-    for step in guard.steps(loader):
-        for one in step:
-            loss = loss_of(model, one)
-            (loss * step.weight).backward()
-            step.observe(loss)
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        if step.accept(norm):
-            optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        step.commit()
-        yield
-        if step.number == steps:
-            break
+    yield from steps_of(guard, loader, model, optimizer, steps)
 
 
 if __name__ == "__main__":

@@ -81,17 +81,17 @@ class _Tracer:
         found: Counter[str] = Counter()
         before, total, rated = np.zeros(1, dtype=np.uint64), 0.0, 0
         for table in self._tables(entry["files"], COLUMNS):
-            keys = np.concatenate([before, self._keys(table)])
+            keys, quality = np.concatenate([before, self._keys(table)]), _quality(table)
             for what, hit in {
                 "have the hash of other content": self._other_hash(table),
                 "have other lengths than they say": self._other_lengths(table),
                 "are of another length than their band": self._bands(table) != stage.band,
-                "are of another quality than their tier": self.tiers.of(_quality(table)) != stage.tier,
+                "are of another quality than their tier": self.tiers.of(quality) != stage.tier,
                 "lie before one they belong behind": keys[1:] < keys[:-1],
             }.items():
                 found[what] += int(np.count_nonzero(hit))
             before = keys[-1:]
-            known = _quality(table)[~np.isnan(_quality(table))].astype(np.float64)
+            known = quality[~np.isnan(quality)].astype(np.float64)
             total, rated = total + float(known.sum()), rated + len(known)
         where = f"stage {stage.index} ({stage.name})"
         for what, number in found.items():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 from rich.console import Console
 
 from cleanfeed.cli.terminal import count, measure, print_json, row, stdout, table, visible
@@ -124,17 +125,7 @@ def _by_hand(place: str, samples: Sequence[Mapping[str, Any]]) -> Report:
         incident_count=0,
         incidents=[],
         by_hand=[
-            HandSample(
-                one["sample_hash"],
-                one["state"],
-                one["reason"],
-                one["decided_by"],
-                seconds(one["decided_at"]),
-                one["doc_id"],
-                one["source"],
-                one["source_row"],
-            )
-            for one in samples
+            msgspec.convert({**one, "decided_at": seconds(one["decided_at"])}, HandSample) for one in samples
         ],
         loss=[],
         grad_norm=[],

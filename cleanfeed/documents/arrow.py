@@ -165,7 +165,7 @@ class _Joined(io.RawIOBase):
     def __init__(self, head: bytes, rest: Any) -> None:
         self._head, self._rest = io.BytesIO(head), rest
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int) -> bytes:  # type: ignore[override]
         found = self._head.read(size)
         if len(found) < size:
             found += self._rest.read(size - len(found))

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
@@ -126,16 +127,7 @@ def _take_decisions(run: RunDir, incidents: Sequence[Incident], note: Note) -> l
                 )
     named = {sample.sample_hash for incident in incidents for sample in incident.samples}
     return [
-        HandSample(
-            one.sample_hash,
-            one.state,
-            one.reason,
-            one.decided_by,
-            one.decided_at,
-            one.doc_id,
-            one.source,
-            one.source_row,
-        )
+        msgspec.convert(one, HandSample, from_attributes=True)
         for one in latest.values()
         if one.sample_hash not in named
     ]

@@ -262,9 +262,8 @@ class CheckpointRing:
         if early:
             return early[-1:], f"usable one before the onset; none lies {margin} steps before it"
         # An onset that is dated back far can precede all.
-        return [found for found in late if found.safe][
-            -1:
-        ], "safe one; no usable one was saved before the onset"
+        oldest_safe = [found for found in late if found.safe][-1:]
+        return oldest_safe, "safe one; no usable one was saved before the onset"
 
     def _recorded(self, step: int, starts: list[Attempt], why: list[str]) -> Found | None:
         """Return a checkpoint that may be used as far as its record tells."""

@@ -21,9 +21,8 @@ import numpy.typing as npt
 import torch
 
 from cleanfeed.errors import TrainingError, one_line
-
-IGNORED = -100
-NO_SAMPLE = -1
+from cleanfeed.feed.collators import IGNORED
+from cleanfeed.feed.samples import NO_SAMPLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,14 @@ def test_a_pad_row_keeps_the_shape_and_holds_nothing_to_learn():
     }
 
 
+@pytest.mark.parametrize("collate", [PadCollator(0), FlattenCollator(0)], ids=["pad", "flatten"])
+def test_a_batch_without_rows_has_tensors_without_rows(collate: PadCollator | FlattenCollator):
+    none = np.zeros(0, dtype=np.int64)
+    batch = collate(Samples(none, none, none, []))
+    assert batch["sample_ids"].shape == (0,)
+    assert batch["input_ids"].numel() == batch["labels"].numel() == 0
+
+
 def test_a_batch_of_fillers_is_one_position_wide():
     found = PadCollator(PAD)(mixed([([], True), ([], True)]))
     assert found["input_ids"].shape == found["labels"].shape == found["attention_mask"].shape == (2, 1)
