@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -15,13 +16,12 @@ from torch.utils.data import get_worker_info
 from cleanfeed.arguments import check_list, check_whole, wrong
 from cleanfeed.errors import MisuseError, one_line
 from cleanfeed.feed.buffers import Blocks
+from cleanfeed.feed.fills import lay_row, pad_row
 from cleanfeed.feed.samples import NO_SAMPLE, Ids, Samples
 
 if TYPE_CHECKING:
     from cleanfeed.curriculum.tokenizer import TextEncoder
 
-IGNORED = -100
-"""Label that losses leave out: ``ignore_index`` of torch's cross entropy."""
 COUNTED_WORKERS = 256
 """Workers of a loader whose cut samples are counted apart; further ones share a place."""
 
@@ -218,7 +218,8 @@ class PadCollator(Collator):
             return {"text": shown, "sample_ids": sample_ids}
         tokens, lengths = self._lengths(samples)
         block, tensor = self._blocks.block(3, len(tokens), self._width(samples, lengths))
-        fill_padded(block, tokens, self.pad_id)
+        for row, ids in enumerate(tokens):
+            pad_row(block, row, ids, self.pad_id)
         input_ids, labels, mask = tensor.unbind()
         return {
             "input_ids": input_ids,
@@ -237,19 +238,6 @@ class PadCollator(Collator):
             width = self.max_length if self.pad_to == "max_length" else min(width, self.max_length)
         multiple = self.to_multiple_of or 1
         return -(-width // multiple) * multiple
-
-
-def fill_padded(block: Int64, tokens: Sequence[Ids], pad_id: int) -> None:
-    """Fill ids, labels and mask, together of shape [3, rows, width], with rows of at most ``width`` ids."""
-    padding = np.array([[pad_id], [IGNORED], [0]], dtype=np.int64)
-    block[2].fill(1)
-    # Two calls a row: a call costs as much as a thousand ids, and what is read once is written twice.
-    for row, ids in zip(block.swapaxes(0, 1), tokens, strict=True):
-        length = len(ids)
-        row[:2, :length] = ids
-        row[:, length:] = padding
-        if not length:
-            row[2, :1] = 1
 
 
 class FlattenCollator(Collator):
@@ -292,9 +280,10 @@ class FlattenCollator(Collator):
         tokens, lengths = self._lengths(samples)
         bounds = np.zeros(len(samples) + 1, dtype=np.int64)
         np.cumsum(lengths.clip(min=1), out=bounds[1:])
-        block, tensor = self._blocks.block(3, 1, int(bounds[-1]))
-        fill_flat(block[:, 0], tokens, bounds, self.pad_id)
-        input_ids, labels, positions = tensor.unbind()
+        block, tensor = self._blocks.block(3, int(bounds[-1]))
+        for (start, stop), ids in zip(pairwise(bounds.tolist()), tokens, strict=True):
+            lay_row(block, start, stop, ids, self.pad_id)
+        input_ids, labels, positions = tensor.unsqueeze(1).unbind()
         starts = torch.from_numpy(bounds.astype(np.int32))
         longest = int(np.diff(bounds).max(initial=0))
         return {
@@ -309,14 +298,3 @@ class FlattenCollator(Collator):
             "max_length_q": longest,
             "max_length_k": longest,
         }
-
-
-def fill_flat(block: Int64, tokens: Sequence[Ids], bounds: Int64, pad_id: int) -> None:
-    """Fill ids, labels and positions, together of shape [3, total], with rows; row i begins at ``bounds[i]``."""
-    input_ids, labels, positions = block
-    input_ids.fill(pad_id)
-    labels.fill(IGNORED)
-    for start, ids in zip(bounds[:-1].tolist(), tokens, strict=True):
-        input_ids[start : start + len(ids)] = ids
-        labels[start + 1 : start + len(ids)] = ids[1:]
-    np.subtract(np.arange(len(positions)), np.repeat(bounds[:-1], np.diff(bounds)), out=positions)

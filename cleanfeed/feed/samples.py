@@ -55,7 +55,7 @@ class Samples(Sequence[Item]):
                 item["length"] if "length" in item else len(item.get("input_ids", ())) for item in batch
             ),
             _integers(item.get("limit", 0) for item in batch),
-            [np.asarray(item["input_ids"], dtype=np.int32) for item in batch] if has_tokens else None,
+            [_ids(item["input_ids"]) for item in batch] if has_tokens else None,
             None if has_tokens else [str(item.get("taken_from", item["text"])) for item in batch],
         )
 
@@ -109,6 +109,12 @@ class Samples(Sequence[Item]):
 
 def _integers(values: Iterable[int]) -> Int64:
     return np.fromiter(values, dtype=np.int64)
+
+
+def _ids(values: Any) -> Ids:
+    """Return ids as compiled code takes them: four bytes each, side by side, aligned."""
+    ids: Ids = np.ascontiguousarray(values, dtype=np.int32)
+    return ids if ids.flags.aligned else ids.copy()
 
 
 NO_TOKENS: Ids = np.empty(0, dtype=np.int32)

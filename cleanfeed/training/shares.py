@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 
 from cleanfeed.errors import TrainingError, one_line
-from cleanfeed.feed.collators import IGNORED
+from cleanfeed.feed.fills import IGNORED
 from cleanfeed.feed.samples import NO_SAMPLE
 
 
