@@ -11,8 +11,9 @@ shifted, and the baseline is seeded with them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from cleanfeed.training.running import Window, deviation_of, median_of
 
@@ -35,8 +36,7 @@ STALE = 10
 _TINY = 1e-12
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True, gc=False):
     """How one value lies to the baseline before it."""
 
     z: float
@@ -61,7 +61,23 @@ class Baseline:
             it speaks after `EARLY` values already.
     """
 
-    __slots__ = ("_center", "_own", "_residuals", "_scale", "_values", "carried", "outside", "settings")
+    __slots__ = (
+        "_center",
+        "_floor",
+        "_level",
+        "_measured",
+        "_min_history",
+        "_own",
+        "_provisional",
+        "_residuals",
+        "_scale",
+        "_share",
+        "_unit",
+        "_values",
+        "_z_out",
+        "carried",
+        "outside",
+    )
 
     def __init__(
         self,
@@ -73,12 +89,16 @@ class Baseline:
         floor: float = 0.0,
         carried: float | None = None,
     ) -> None:
-        self.settings = (window, min_history, z_out, share, floor)
+        self._min_history, self._z_out, self._share, self._floor = min_history, z_out, share, floor
+        self._measured, self._provisional = min(MEASURED, min_history), min(PROVISIONAL, min_history)
         self.carried = carried
         self.outside: list[float] = []
         self._values = Window(min(window, max(PROVISIONAL, window // LEVEL)))
         self._residuals = Window(window)
+        self._level, self._unit = 0.0, 1.0
+        """Median of the values, and what residuals are counted in."""
         self._center = self._own = self._scale = 0.0
+        """The scale is 0 while the baseline does not speak."""
 
     def __len__(self) -> int:
         return len(self._residuals)
@@ -86,13 +106,7 @@ class Baseline:
     @property
     def relative_scale(self) -> float | None:
         """The scale another context may carry over, never one that was widened; None before there is any."""
-        if len(self._residuals) < self._measured:
-            return self.carried
-        return self._own / self._unit(self._values.median)
-
-    @property
-    def _measured(self) -> int:
-        return min(MEASURED, self.settings[1])
+        return self.carried if len(self._residuals) < self._measured else self._own / self._unit
 
     def carry(self, scale: float | None) -> None:
         """Take over the scale of another context."""
@@ -105,23 +119,20 @@ class Baseline:
         Returns:
             How the value lies to those before it; None while the baseline does not speak.
         """
-        if not self._speaks():
+        center, scale = self._center, self._scale
+        if not scale:
             self._enter(value)
             return None
-        z = (value - self._center) / self._scale
-        size = len(self._residuals)
-        _, min_history, z_out, _, _ = self.settings
-        if z >= z_out or (z <= -z_out and size >= min_history):
+        z, size = (value - center) / scale, len(self._residuals.ordered)
+        if z >= self._z_out or (z <= -self._z_out and size >= self._min_history):
             self.outside.append(value)
-            shifted = len(self.outside) >= min_history
-            reading = Reading(z, self._center, self._scale, size, shifted)
+            shifted = len(self.outside) >= self._min_history
             if shifted:
                 self._seed(self.outside)
-            return reading
-        reading = Reading(z, self._center, self._scale, size)
+            return Reading(z, center, scale, size, shifted)
         self.outside.clear()
         self._enter(value)
-        return reading
+        return Reading(z, center, scale, size)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` needs, as values JSON can hold."""
@@ -136,55 +147,45 @@ class Baseline:
         """Take up the state of `state_dict`."""
         self.carried = state["carried"]
         self._values.fill(state["values"])
-        if "strays" in state:
-            self._residuals.fill(state["strays"])
-        else:  # of an older version, which kept them in the unit of the values
-            unit = self._unit(self._values.median) if len(self._values) else 1.0
-            self._residuals.fill([residual / unit for residual in state["residuals"]])
+        self._residuals.fill(state["strays"])
         self.outside = list(state["outside"])
+        self._scale = 0.0
         self._measure()
-
-    def _speaks(self) -> bool:
-        if self.carried is not None:
-            return len(self._values) >= EARLY
-        return len(self._residuals) >= self._measured
 
     def _seed(self, values: list[float]) -> None:
         """Begin anew with values at another level; their residuals are those to their own median."""
         median = median_of(sorted(values))
-        self._residuals.fill([(value - median) / self._unit(median) for value in values])
+        unit = max(abs(median), _TINY) if self._share else 1.0
+        self._residuals.fill([(value - median) / unit for value in values])
         self._values.fill(values)
         self.outside = []
         self._measure()
 
     def _enter(self, value: float) -> None:
-        if len(self._values) >= min(PROVISIONAL, self.settings[1]):
-            level = self._values.median
-            self._residuals.add((value - level) / self._unit(level))
+        if len(self._values.ordered) >= self._provisional:
+            self._residuals.add((value - self._level) / self._unit)
         self._values.add(value)
         self._measure()
 
     def _measure(self) -> None:
-        """Work out center and scale, but only where somebody can read them."""
-        if not self._speaks():
+        """Work out the level, and center and scale where somebody can read them."""
+        values, residuals = self._values.ordered, self._residuals.ordered
+        if not values:
             return
-        _, min_history, _, share, floor = self.settings
-        residuals, lean, scale = self._residuals, 0.0, 0.0
-        if len(residuals) >= min(PROVISIONAL, min_history):
-            lean = residuals.median
-            scale = GAUSSIAN * deviation_of(residuals.ordered, lean)
-        level = self._values.median
-        unit = self._unit(level)
-        self._center = level + lean * unit
-        self._own = self._scale = max(scale * unit, floor, share * abs(self._center), _TINY)
-        if len(residuals) < min_history:
-            width = PROVISIONAL_WIDTH if len(self._values) >= PROVISIONAL else EARLY_WIDTH
+        level = self._level = median_of(values)
+        unit = self._unit = max(abs(level), _TINY) if self._share else 1.0
+        if len(residuals) < self._measured if self.carried is None else len(values) < EARLY:
+            return
+        lean = scale = 0.0
+        if len(residuals) >= self._provisional:
+            lean = median_of(residuals)
+            scale = GAUSSIAN * deviation_of(residuals, lean)
+        center = self._center = level + lean * unit
+        self._own = self._scale = max(scale * unit, self._floor, self._share * abs(center), _TINY)
+        if len(residuals) < self._min_history:
+            width = PROVISIONAL_WIDTH if len(values) >= PROVISIONAL else EARLY_WIDTH
             basis = self._own if self.carried is None else self.carried * unit
             self._scale = max(self._scale, width * basis)
-
-    def _unit(self, level: float) -> float:
-        """Return what residuals are counted in."""
-        return max(abs(level), _TINY) if self.settings[3] else 1.0
 
 
 class Baselines:
@@ -238,7 +239,7 @@ class Baselines:
             self._contexts[key] = self._new(None)
             self._contexts[key].load_state_dict(values)
         self._seen = dict(state["seen"])
-        self._last, self._latest = state["last"], state.get("latest")
+        self._last, self._latest = state["last"], state["latest"]
 
     def _new(self, carried: float | None) -> Baseline:
         window, min_history, z_out, share, floor = self._settings

@@ -228,7 +228,6 @@ class TrainingGuard:
                 context=step.due.context,
                 worst_micro_loss=numbers.worst_micro_loss,
                 finite=numbers.finite,
-                lr=self.lr.now,
                 extra={**numbers.extra, **numbers.samples},
             )
         )

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import msgspec
+
 Level = Literal["observe", "act"]
 Health = Literal["healthy", "observing", "incident"]
 
@@ -17,8 +19,7 @@ SAMPLE_LOW = ("sample_low_1", "sample_low_2")
 """The lowest, and the second."""
 
 
-@dataclass(slots=True)
-class Metrics:
+class Metrics(msgspec.Struct, frozen=True):
     """The numbers of one optimizer step, reduced over all ranks, before the step is taken."""
 
     step: int
@@ -33,9 +34,7 @@ class Metrics:
     """Largest mean loss of a micro-batch on any rank, in nats."""
     finite: bool | None = None
     """False where any rank met NaN or Inf; None: as `loss` and `grad_norm` say."""
-    lr: float | None = None
-    """Learning rate of the step."""
-    extra: Mapping[str, float] = field(default_factory=dict)
+    extra: Mapping[str, float] = {}
     """Other numbers of the loop. Read here where given: ``val_loss``, ``layer_ratio``, ``update_norm``,
     ``activation_mean``, ``activation_kurtosis``, ``loss_scale``, and those of `SAMPLE_HIGH` and `SAMPLE_LOW`."""
 
@@ -77,8 +76,7 @@ class Trip:
         return dataclasses.asdict(self) | {"detail": dict(self.detail)}
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """What the watch thinks of one step, before the optimizer takes it."""
 
     step: int
@@ -101,7 +99,7 @@ class Verdict:
     """Outlying or non-finite steps in a row, this one included."""
     skipped_in_row: int = 0
     """Steps in a row that were not accepted, this one included."""
-    z: Mapping[str, float] = field(default_factory=dict)
+    z: Mapping[str, float] = {}
     """z of ``loss`` and ``grad_norm`` where a baseline speaks: what the suspects are ranked by."""
     level_shift: tuple[str, ...] = ()
     """Signals whose baseline was seeded again at a higher level: the open event ends, and no data is to blame."""

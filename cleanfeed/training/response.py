@@ -6,12 +6,12 @@ different from doing it once.
 
 from __future__ import annotations
 
-import dataclasses
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from msgspec.structs import replace
 
 from cleanfeed.errors import TrainingHalted, one_line
 from cleanfeed.runs.ledger import newest_surviving
@@ -83,12 +83,12 @@ class Response:
         if verdict.state == "incident":
             self.healthy_since = step.number
         if step.accepted and verdict.sick_in_row:
-            verdict = dataclasses.replace(verdict, harmed=True)  # the optimizer has taken this very step
+            verdict = replace(verdict, harmed=True)  # the optimizer has taken this very step
         if verdict.opened:
             # What was open has ended before: the steps in between judge it, and what opens now has not ended yet.
-            self._settle(step.slot, dataclasses.replace(verdict, closed=True, level_shift=()))
+            self._settle(step.slot, replace(verdict, closed=True, level_shift=()))
             self._current = None
-            verdict = dataclasses.replace(verdict, closed=bool(verdict.level_shift))
+            verdict = replace(verdict, closed=bool(verdict.level_shift))
         if verdict.opened or verdict.escalated:
             self._well_since = well_since if self._current is None else self._well_since
             self._answer(step, verdict, self._current)
@@ -126,7 +126,7 @@ class Response:
         still_open = [one for one in self._desk.incidents if one.outcome == "open"]
         if not still_open:
             return
-        others = dataclasses.replace(verdict, closed=False, level_shift=())
+        others = replace(verdict, closed=False, level_shift=())
         for incident in still_open:
             past = slot - max([line.slot for line in incident.metrics], default=slot)
             detached = incident.incident_id in self._detached
@@ -145,10 +145,10 @@ class Response:
     def finish(self) -> None:
         """Act on the end of the data."""
         if self._verdict is not None:
-            verdict = dataclasses.replace(self._verdict, closed=False, level_shift=())
+            verdict = replace(self._verdict, closed=False, level_shift=())
             if not verdict.sick_in_row:
                 # The watch waits some steps before it closes an incident; there are none to come.
-                verdict = dataclasses.replace(verdict, state="healthy")
+                verdict = replace(verdict, state="healthy")
             self._settle(self._guard.sampler.n_slots, verdict, ended=True)
             self._verdict = verdict
         if self._guard.agreement.rank == 0:

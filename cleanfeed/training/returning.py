@@ -64,7 +64,7 @@ class Returns:
             metrics: Of the step.
             incident: Whether an incident is open, of which the outlier may be a part.
         """
-        step, trips = metrics.step, list[Trip]()
+        step, trips = metrics.step, []
         while self._controls and self._controls[0].due <= step:
             z = self._away(self._controls.popleft(), metrics)
             if z is not None:

@@ -29,10 +29,11 @@ class Window:
 
     def add(self, value: float) -> None:
         """Take in a finite value; the oldest leaves where the window is full."""
-        if len(self._queue) == self.size:
-            del self.ordered[bisect_left(self.ordered, self._queue.popleft())]
-        self._queue.append(value)
-        insort(self.ordered, value)
+        ordered, queue = self.ordered, self._queue
+        if len(queue) == self.size:
+            del ordered[bisect_left(ordered, queue.popleft())]
+        queue.append(value)
+        insort(ordered, value)
 
     def fill(self, values: Iterable[float]) -> None:
         """Forget everything and hold these values instead, the last ``size`` of them."""

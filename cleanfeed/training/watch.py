@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from cleanfeed.training.baselines import Reading
 from cleanfeed.training.detectors import NonFinite, RobustZ, further_detectors
@@ -67,17 +68,20 @@ class Watch:
         self.unjudged = 0
         """Steps after the grace for which the loss had no baseline: the first ones of a new context."""
         self._nonfinite = NonFinite()
-        self._z = {"loss": RobustZ("loss", self.policy), "grad_norm": RobustZ("grad_norm", self.policy)}
         self._further = further_detectors(self.policy)
-        repeat = self.policy.repeat.within if self.policy.repeat else 0
-        self._parts = {
-            signal: RobustZ(signal, self.policy) for signal in ("worst_micro_loss", *SAMPLE_HIGH, *SAMPLE_LOW)
-        }
+        self._loss = RobustZ("loss", self.policy)
+        self._leading = (self._loss, RobustZ("grad_norm", self.policy))
+        """An outlier of one of these opens an observation by itself."""
+        self._parts = tuple(
+            RobustZ(signal, self.policy) for signal in ("worst_micro_loss", *SAMPLE_HIGH, *SAMPLE_LOW)
+        )
         """Signals of a part of the batch: far out alone they are no sign, unless they are extreme."""
-        self._worst = {"worst_micro_loss": self._parts["worst_micro_loss"]}
-        self._samples_told = False
         self._parts_strong: dict[str, list[float]] = {}
-        self._all = self._z | self._parts
+        self._samples_told = False
+        self._all = {detector.signal: detector for detector in (*self._leading, *self._parts)}
+        self._asked: tuple[RobustZ, ...] = self._leading
+        """Detectors that were asked of the last step: the others have no reading."""
+        repeat = self.policy.repeat.within if self.policy.repeat else 0
         self._tails = {signal: Tail(max(repeat, self.policy.merge_gap)) for signal in self._all}
         self._open: Observation | None = None
         self._spikes: deque[list[int]] = deque()
@@ -96,7 +100,7 @@ class Watch:
         """
         self.seen += 1
         step, graced = metrics.step, self.seen <= self.policy.grace
-        closed = self._expire(step)
+        closed = self._open is not None and self._expire(step)
         trip = self._nonfinite.update(metrics)
         if trip is not None:
             return self._not_finite(metrics, trip, closed)
@@ -104,20 +108,27 @@ class Watch:
         if overflow:  # a loss scale explains it: the step is not taken, and its loss is judged as any other
             metrics = replace(metrics, grad_norm=None, finite=None)
         outliers = self._outliers(metrics)
-        self.unjudged += not graced and self._z["loss"].reading is None
-        # A level below the old one is a run that learns: it ends no incident, and clears nobody of one.
-        risen = tuple(s for s, d in self._z.items() if d.reading and d.reading.shifted and d.reading.z > 0.0)
+        self.unjudged += not graced and self._loss.reading is None
         self._remember(metrics)
-        trips = self._weigh(metrics, outliers) if outliers else []
+        risen: tuple[str, ...] = ()
+        trips: list[Trip] = []
+        if outliers:
+            # A level below the old one is a run that learns: it ends no incident, and clears nobody of one.
+            readings = [(d.signal, d.reading) for d in self._leading if d.reading is not None]
+            risen = tuple(signal for signal, one in readings if one.shifted and one.z > 0.0)
+            trips = self._weigh(metrics, outliers)
         trips += self._return(metrics, graced)
-        trips += [trip for detector in self._further if (trip := detector.update(metrics))]
+        for detector in self._further:
+            found = detector.update(metrics)
+            if found is not None:
+                trips.append(found)
         if graced:
             trips = []
-        opened = self._act(metrics, trips)
+        opened = bool(trips) and self._act(metrics, trips)
         sick = bool(outliers) or any(trip.rule in OF_THIS_STEP for trip in trips)
-        verdict = self._verdict(
-            metrics, sick, [*trips, *_unnamed(outliers, trips, graced)], opened, closed, risen, overflow
-        )
+        if outliers and not graced:
+            trips += _unnamed(outliers, trips)
+        verdict = self._verdict(metrics, sick, trips, opened, closed, risen, overflow=overflow)
         if risen:
             self._settle()
         return verdict
@@ -136,18 +147,21 @@ class Watch:
     def _not_finite(self, metrics: Metrics, trip: Trip, closed: bool) -> Verdict:
         opened = self._act(metrics, [trip])
         self._unusual.append((metrics.step, float("inf")))
-        return self._verdict(metrics, True, [trip], opened, closed, ())
+        return self._verdict(metrics, True, [trip], opened, closed, (), finite=False)
 
     def _outliers(self, metrics: Metrics) -> list[Trip]:
         """Return the outlying signals of a step."""
-        found = [trip for detector in self._z.values() if (trip := detector.update(metrics))]
-        self._loss_in_row = self._loss_in_row + 1 if any(trip.signal == "loss" for trip in found) else 0
-        loss = self._z["loss"].reading if any(trip.signal == "loss" for trip in found) else None
+        found = [trip for detector in self._leading if (trip := detector.update(metrics)) is not None]
+        # The loss is asked first.
+        loss = self._loss.reading if found and found[0].signal == "loss" else None
+        self._loss_in_row = self._loss_in_row + 1 if loss is not None else 0
         # Most loops tell no losses of samples: the detectors of these are asked once more, to hold no old reading.
         told, self._samples_told = self._samples_told, SAMPLE_HIGH[0] in metrics.extra
-        parts = self._parts if told or self._samples_told else self._worst
-        for signal, detector in parts.items():
-            if (trip := detector.update(metrics)) is None:
+        parts = self._parts if told or self._samples_told else self._parts[:1]
+        self._asked = (*self._leading, *parts)
+        for detector in parts:
+            trip = detector.update(metrics)
+            if trip is None:
                 continue
             goes_on = self._open is not None and not detector.place
             if found or goes_on or self._acts(trip, loss):
@@ -156,8 +170,8 @@ class Watch:
                 # Alone it is no sign of anything: it may only confirm a norm that leaves its band soon after.
                 strength = self._strength(trip)
                 if strength is not None:
-                    self._parts_strong[signal] = strength
-                self._tails[signal].add(metrics.step, trip.z or 0.0)
+                    self._parts_strong[detector.signal] = strength
+                self._tails[detector.signal].add(metrics.step, trip.z or 0.0)
         return found
 
     def _acts(self, trip: Trip, loss: Reading | None) -> bool:
@@ -168,7 +182,7 @@ class Watch:
             loss: That of the batch's loss, where it is an outlier: the samples have strayed with it by so much.
         """
         detector, z = self._all[trip.signal], trip.z or 0.0
-        hardest = self._parts[SAMPLE_HIGH[0]].reading
+        hardest = self._all[SAMPLE_HIGH[0]].reading
         if trip.signal in SAMPLE_LOW and hardest is not None and hardest.z <= -self.policy.z_observe:
             return False  # the whole batch is easier, its hardest sample too
         if detector.place and detector.reading is not None and loss is not None:
@@ -185,16 +199,17 @@ class Watch:
 
     def _remember(self, metrics: Metrics) -> None:
         highest = 0.0
-        for signal, detector in self._all.items():
-            if detector.reading is None:
+        for detector in self._asked:
+            reading = detector.reading
+            if reading is None:
                 continue
-            z = detector.reading.z
-            if detector.leads:
-                highest = max(highest, z)
+            z = reading.z
+            if detector.leads and z > highest:
+                highest = z
             if detector.place and z < 0.0:
                 continue  # an easy batch says nothing of how far a hard sample strays
             if abs(z) >= HARMLESS and z < self.policy.z_observe:
-                self._tails[signal].add(metrics.step, min(abs(z), LOW_SIDE))
+                self._tails[detector.signal].add(metrics.step, min(abs(z), LOW_SIDE))
         self._unusual.append((metrics.step, highest))
         self._returns.saw(metrics)
 
@@ -202,19 +217,19 @@ class Watch:
         """Return the rules that fire on the outliers of a step."""
         policy, step = self.policy, metrics.step
         if self._open is None and self.seen > policy.grace:
-            self._returns.expect(metrics, self._z["loss"].reading, self._walked_back(step))
+            self._returns.expect(metrics, self._loss.reading, self._walked_back(step))
         event = self._event(step)
         event.last = step
         trips: list[Trip] = []
         notable = False
-        loss = self._z["loss"].reading if any(trip.signal == "loss" for trip in outliers) else None
+        loss = self._loss.reading if outliers[0].signal == "loss" else None
         for trip in outliers:
             z, tail = trip.z or 0.0, self._tails[trip.signal]
             event.peaks[trip.signal] = max(z, event.peaks.get(trip.signal, 0.0))
             strength, known = self._strength(trip), event.strong.get(trip.signal, [NEVER, 0.0])
             if strength and (strength[1] >= known[1] or step - known[0] > policy.conjunction):
                 event.strong[trip.signal] = strength
-                notable = notable or (trip.signal in self._z and strength[1] >= 1.0)
+                notable = notable or (self._all[trip.signal].leads and strength[1] >= 1.0)
             detector = self._all[trip.signal]
             if detector.reading is not None and self._acts(trip, loss):
                 limit = self._act_limit(detector, step)
@@ -240,7 +255,7 @@ class Watch:
         norm = event.strong.get("grad_norm")
         if norm is None:
             return []
-        parts = (event.strong.get(signal, self._parts_strong.get(signal)) for signal in self._parts)
+        parts = (event.strong.get(one.signal, self._parts_strong.get(one.signal)) for one in self._parts)
         for loss in (event.strong.get("loss"), *parts):
             near = loss is not None and abs(loss[0] - norm[0]) <= self.policy.conjunction
             if loss is None or not near or max(loss[0], norm[0]) != trip.step or loss[1] * norm[1] < 1.0:
@@ -268,7 +283,7 @@ class Watch:
         """Return a trip where the loss is not back in its band; ask of an ordinary step now and then."""
         trips = self._returns.due(metrics, incident=self._open is not None and self._open.incident)
         if self._open is None and self.seen % CONTROL == 0 and not graced:
-            self._returns.expect(metrics, self._z["loss"].reading, metrics.step, control=True)
+            self._returns.expect(metrics, self._loss.reading, metrics.step, control=True)
         return trips
 
     # ---- the open event ------------------------------------------------------------------------------------------
@@ -341,12 +356,13 @@ class Watch:
         opened: bool,
         closed: bool,
         risen: tuple[str, ...],
+        *,
+        finite: bool = True,
         overflow: bool = False,
     ) -> Verdict:
         policy, event = self.policy, self._open
         incident = event is not None and event.incident
         self._sick = self._sick + 1 if sick or overflow else 0
-        finite = metrics.is_finite
         harmed = event is not None and event.harmed
         veto = not finite or (
             event is not None and event.incident and sick and event.skips < policy.persist and not risen
@@ -363,7 +379,7 @@ class Watch:
         # One that opens after many steps which overflowed has been answered already: none of them was taken.
         again = self._sick >= policy.persist and not harmed if opened else self._sick % policy.persist == 0
         self.healthy_for = 0 if incident else self.healthy_for + 1
-        trips.sort(key=lambda trip: (trip.level != "act", _rank(trip.rule)))
+        trips.sort(key=_rank)
         return Verdict(
             step=metrics.step,
             state=self._state,
@@ -376,7 +392,7 @@ class Watch:
             harmed=harmed,
             sick_in_row=self._sick,
             skipped_in_row=self._skipped,
-            z={signal: d.reading.z for signal, d in self._all.items() if d.reading} if finite else {},
+            z={d.signal: d.reading.z for d in self._asked if d.reading is not None} if finite else {},
             level_shift=risen,
         )
 
@@ -409,20 +425,17 @@ class Watch:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the state of `state_dict`; detectors an older state does not know begin anew."""
+        """Take up the state of `state_dict`."""
         self.seen, self.healthy_for = state["seen"], state["healthy_for"]
         self._nonfinite.load_state_dict(state["nonfinite"])
-        self.unjudged = state.get("unjudged", 0)
-        baselines = state["z"] | ({"worst_micro_loss": state["micro"]} if "micro" in state else {})
-        for signal in [name for name in self._all if name in baselines]:
-            self._all[signal].load_state_dict(baselines[signal])
+        self.unjudged = state["unjudged"]
+        for signal, detector in self._all.items():
+            detector.load_state_dict(state["z"][signal])
             self._tails[signal].load_state_dict(state["tails"][signal])
-        self._parts_strong = {
-            signal: list(strength) for signal, strength in state.get("parts_strong", {}).items()
-        }
+        self._parts_strong = {signal: list(strength) for signal, strength in state["parts_strong"].items()}
         self._further = further_detectors(self.policy)
         for further in self._further:
-            if further.rule in state["further"]:
+            if further.rule in state["further"]:  # else the policy has turned it on since
                 further.load_state_dict(state["further"][further.rule])
         self._open = Observation(**state["open"]) if state["open"] is not None else None
         self._spikes = deque(list(spike) for spike in state["spikes"])
@@ -432,11 +445,12 @@ class Watch:
         self._sick, self._skipped, self._loss_in_row = state["counts"]
 
 
-def _unnamed(outliers: list[Trip], trips: list[Trip], graced: bool) -> list[Trip]:
+def _unnamed(outliers: list[Trip], trips: list[Trip]) -> list[Trip]:
     """Return the outliers that no rule names already."""
     named = {trip.signal for trip in trips if trip.rule in ("robust_z", "samples")}
-    return [] if graced else [trip for trip in outliers if trip.signal not in named]
+    return [trip for trip in outliers if trip.signal not in named]
 
 
-def _rank(rule: str) -> int:
-    return PRIORITY.index(rule) if rule in PRIORITY else len(PRIORITY)
+def _rank(trip: Trip) -> tuple[bool, int]:
+    """Return what trips are sorted by: the one that counts first."""
+    return trip.level != "act", PRIORITY.index(trip.rule) if trip.rule in PRIORITY else len(PRIORITY)

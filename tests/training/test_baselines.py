@@ -153,22 +153,6 @@ def test_a_loss_that_falls_to_a_hundredth_within_a_window_is_judged_by_the_scale
     assert sick.z > 20
 
 
-def test_a_state_of_an_older_version_is_taken_up() -> None:
-    line = Baseline(16, 8, 6.0, share=0.005)
-    for value in noise(100):
-        line.update(value)
-    state = line.state_dict()
-    level = sorted(state["values"])
-    unit = (level[len(level) // 2] + level[(len(level) - 1) // 2]) / 2
-    state["residuals"] = [stray * unit for stray in state.pop("strays")]
-    again = Baseline(16, 8, 6.0, share=0.005)
-    again.load_state_dict(state)
-    one, other = line.update(9.0), again.update(9.0)
-    assert one is not None
-    assert other is not None
-    assert (other.z, other.median) == pytest.approx((one.z, one.median))
-
-
 def test_a_context_away_for_ten_windows_begins_anew() -> None:
     lines = Baselines(16, 8, 6.0)
     for step in range(100):

@@ -17,8 +17,8 @@ from tests.training.traces import healthy
 
 POLICY = Policy(margin=20, promote_after=50)
 OPENED = Verdict(301, "incident", accept=False, opened=True, onset_step=301, sick_in_row=1)
-HARMED = replace(OPENED, harmed=True, onset_step=299)
-ESCALATED = replace(OPENED, opened=False, escalated=True, sick_in_row=5)
+HARMED = structs.replace(OPENED, harmed=True, onset_step=299)
+ESCALATED = structs.replace(OPENED, opened=False, escalated=True, sick_in_row=5)
 HEALTHY = Verdict(400, "healthy", accept=True)
 
 
@@ -226,14 +226,14 @@ def test_samples_far_out_in_a_batch_that_is_not_healthy_otherwise_are_left_out_b
 def test_a_skipped_batch_was_to_blame_when_those_after_it_are_healthy() -> None:
     skipped = incident(1, 300, "skip_step")
     assert settle(POLICY, skipped, slot=305, verdict=HEALTHY) is None
-    ruling = settle(POLICY, skipped, slot=311, verdict=replace(HEALTHY, closed=True))
+    ruling = settle(POLICY, skipped, slot=311, verdict=structs.replace(HEALTHY, closed=True))
     assert ruling is not None
     assert (ruling.outcome, ruling.release) == ("helped", False)
 
 
 def test_a_recorded_incident_that_ended_has_recovered() -> None:
     recorded = incident(1, 300, "record", excluded=False)
-    ruling = settle(POLICY, recorded, slot=311, verdict=replace(HEALTHY, closed=True))
+    ruling = settle(POLICY, recorded, slot=311, verdict=structs.replace(HEALTHY, closed=True))
     assert ruling is not None
     assert ruling.outcome == "recovered"
 
@@ -243,7 +243,7 @@ def test_a_rollback_has_helped_when_enough_healthy_steps_lie_past_the_place() ->
     assert settle(POLICY, back, slot=349, verdict=HEALTHY) is None
     ruling = settle(POLICY, back, slot=350, verdict=HEALTHY)
     assert ruling == Ruling(1, "helped", "50 slots past the place without it, and healthy")
-    sick = replace(HEALTHY, state="incident")
+    sick = structs.replace(HEALTHY, state="incident")
     assert settle(POLICY, back, slot=400, verdict=sick) is None
 
 
@@ -263,12 +263,12 @@ def test_the_end_of_training_settles_what_is_past() -> None:
 
 def test_an_incident_that_the_watch_ends_with_a_level_shift_releases_what_was_blamed() -> None:
     watch = Watch(Policy(grace=64, window=64))
-    steps = [replace(one, loss=one.loss + 1.0) if one.step > 300 else one for one in healthy(340)]
+    steps = [structs.replace(one, loss=one.loss + 1.0) if one.step > 300 else one for one in healthy(340)]
     (shifted,) = [verdict for verdict in map(watch.update, steps) if verdict.level_shift]
     ruling = settle(POLICY, incident(1, 300, "skip_step"), slot=shifted.step - 1, verdict=shifted)
     assert ruling == Ruling(1, "state_not_data", "the new level has become the baseline", release=True)
     # A rollback that is on probation beside it is told nothing of that end, and not judged on such a step.
-    told = replace(shifted, closed=False, level_shift=())
+    told = structs.replace(shifted, closed=False, level_shift=())
     assert settle(POLICY, incident(2, 200, "rollback"), slot=shifted.step - 1, verdict=told) is None
 
 

@@ -84,13 +84,17 @@ class RobustZ:
         """Return a trip of level ``observe`` where the step is an outlier."""
         self.reading = None
         value = self._value(metrics)
-        if value is None or not math.isfinite(value) or (self._log and value <= 0.0):
+        if value is None or not math.isfinite(value):
             return None
-        line = self.baselines.of(metrics.context, metrics.step)
-        reading = self.reading = line.update(self._x(value))
-        if reading is None or reading.z < self.limit:
-            return None
-        return self.trip(metrics, reading, self.limit)
+        if self._log:
+            if value <= 0.0:
+                return None
+            value = math.log(value)
+        elif self._low:
+            value = -math.log(max(value, BY_HEART))
+        reading = self.baselines.of(metrics.context, metrics.step).update(value)
+        self.reading = reading
+        return None if reading is None or reading.z < self.limit else self.trip(metrics, reading, self.limit)
 
     def trip(self, metrics: Metrics, reading: Reading, limit_z: float) -> Trip:
         """Return the trip for a reading, with the limit and the median in the unit of the signal."""
@@ -121,12 +125,6 @@ class RobustZ:
             return metrics.extra.get(self.signal)
         # Where the step is one micro-batch its loss is the loss, and says nothing of its own.
         return None if metrics.worst_micro_loss == metrics.loss else metrics.worst_micro_loss
-
-    def _x(self, value: float) -> float:
-        """Return what is compared: high where the value is suspect."""
-        if self._low:
-            return -math.log(max(value, BY_HEART))
-        return math.log(value) if self._log else value
 
     def _unit(self, x: float) -> float | None:
         """Return the value an x stands for; None where no float can hold it."""
