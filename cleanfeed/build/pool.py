@@ -60,7 +60,10 @@ def serve(pipe: Connection) -> None:
     threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
     import pyarrow as pa
 
+    from cleanfeed.documents.allocator import keep_freed_memory
+
     pa.set_cpu_count(1)
+    keep_freed_memory()
     reporter = _PipeReporter(pipe)
     Watch(reporter, reporter.stop)
     while True:

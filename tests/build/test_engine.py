@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cleanfeed.build.budget import Lost, Place, Reporter
@@ -90,6 +92,12 @@ def large(number: int, text: str, report: Reporter) -> str:
     return text * 2
 
 
+def most_memory_elsewhere(_: int, report: Reporter) -> int:
+    pq.write_table(pa.table({"text": ["x" * 1000] * 1000}), pa.BufferOutputStream(), compression="zstd")
+    backends = [name for name in pa.supported_memory_backends() if name != "system"]
+    return sum(getattr(pa, f"{name}_memory_pool")().max_memory() or 0 for name in backends)
+
+
 def calls(count: int) -> list[tuple[int, tuple[int]]]:
     return [(number, (number,)) for number in range(count)]
 
@@ -100,6 +108,10 @@ def test_every_call_has_its_result_and_every_report_arrives(local: LocalEngine):
         found = dict(local.run(double, calls(20), reported.append))
         assert found == {number: 2 * number for number in range(20)}
     assert sum(reported) == 2 * sum(range(20))
+
+
+def test_all_memory_of_arrow_in_a_worker_is_from_the_allocator_that_keeps_it(one: LocalEngine):
+    assert dict(one.run(most_memory_elsewhere, calls(1), lambda amount: None)) == {0: 0}
 
 
 def test_a_call_whose_worker_is_killed_is_lost_and_no_other(pool: LocalEngine):

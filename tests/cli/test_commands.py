@@ -62,7 +62,7 @@ def test_build_prints_the_table_on_stdout_and_progress_on_stderr(
 def test_one_worker_is_one_thread_unless_the_environment_says_otherwise(
     built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("TOKENIZERS_PARALLELISM", "RAYON_NUM_THREADS"):
+    for name in ("TOKENIZERS_PARALLELISM", "RAYON_NUM_THREADS", "ARROW_DEFAULT_MEMORY_POOL"):
         monkeypatch.setenv(name, "")  # so that it is put back afterwards
         monkeypatch.delenv(name)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
