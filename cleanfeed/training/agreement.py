@@ -89,10 +89,10 @@ class Agreement:
         dist.all_gather_object(values, value, group=self.group)
         return values
 
-    def alone(self, work: Callable[[], object]) -> None:
+    def alone(self, work: Callable[..., object], *given: Any) -> None:
         """Do what no other rank waits for, not a collective; where it fails, they hear of it in `all_well`."""
         try:
-            work()
+            work(*given)
         except Exception as error:
             if self.world_size == 1:
                 raise

@@ -114,9 +114,8 @@ class Delivery:
                     )
                 found.batches.append(batch)
                 found.ids.append(sample_ids(batch))
-            ids = found.ids
-            check(found.due, ids[0] if len(ids) == 1 else np.concatenate(ids), self._agreement.rank)
-            found.counts = count(found.batches, ids)
+            check(found.due, found.ids, self._agreement.rank)
+            found.counts = count(found.batches, found.ids)
         except Exception as error:  # noqa: BLE001 - whatever fails on one rank, the others must not wait for it
             found.problem, found.counts = error, Counts(failed=True)
         return found

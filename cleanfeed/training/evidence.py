@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -27,8 +27,7 @@ Losses = dict[int, dict[int, float]]
 """Loss of each sample by step and row number."""
 
 
-@dataclass(frozen=True, slots=True)
-class Remembered:
+class Remembered(msgspec.Struct, frozen=True):
     """One committed step."""
 
     line: LedgerLine
@@ -60,7 +59,7 @@ class Evidence:
             ids: `sample_ids` of each micro-batch of this rank.
             losses: Losses of the rows of each, where told.
         """
-        told = [(rows, loss) for rows, loss in zip(ids, losses, strict=False) if loss is not None]
+        told = [(rows, loss) for rows, loss in zip(ids, losses, strict=True) if loss is not None]
         if not told:
             self._steps.append(Remembered(line, NOBODY, ()))
             return

@@ -228,7 +228,7 @@ class TrainingGuard:
                 context=step.due.context,
                 worst_micro_loss=numbers.worst_micro_loss,
                 finite=numbers.finite,
-                extra={**numbers.extra, **numbers.samples},
+                extra={**numbers.extra, **numbers.samples} if numbers.samples else numbers.extra,
             )
         )
 
@@ -239,7 +239,7 @@ class TrainingGuard:
         if step.accepted and self.lr.missed:
             self._missed(step)
         line = self._line(step)
-        self.agreement.alone(lambda: self._write(line))
+        self.agreement.alone(self._write, line)
         self.step = step.number
         self.sampler.commit(step.slot)
         self.response.after(step, line, self._verdict)
@@ -302,7 +302,7 @@ class TrainingGuard:
         first = self.agreement.rank == 0
         goes_on = self.attempt > 0
         self.agreement.broken = None
-        self.agreement.alone(lambda: check_ranks(self.sampler, self.agreement))
+        self.agreement.alone(check_ranks, self.sampler, self.agreement)
         self.agreement.all_well()
 
         def look() -> Beginning:
@@ -328,7 +328,7 @@ class TrainingGuard:
             self.load_state_dict(self.ring.load(beginning.checkpoint_step), rollback=self.attempt > 0)
             self._last_saved = beginning.checkpoint_step
         self.attempt = beginning.attempt
-        self.agreement.alone(lambda: self.response.restore(beginning))
+        self.agreement.alone(self.response.restore, beginning)
         self.agreement.all_well()
         self._left_out.on_file()
         self.agreement.on_first(lambda: self._begin_attempt(beginning))
@@ -418,7 +418,7 @@ class TrainingGuard:
 
     def change_exclusions(self, change: ExclusionChange) -> None:
         """Leave samples and slots out from now on, or take them back; on file before the next line is."""
-        self.agreement.alone(lambda: self._left_out.change(change))
+        self.agreement.alone(self._left_out.change, change)
         self.agreement.all_well()
         self._log_exclusions(change.incident)
 
@@ -426,7 +426,7 @@ class TrainingGuard:
         """Write down how what is left out has changed, whoever changed it."""
         change, ledger = self._left_out.unwritten(self.step, incident), self._ledger
         if change is not None and ledger is not None:
-            self.agreement.alone(lambda: ledger.change(change))
+            self.agreement.alone(ledger.change, change)
 
     # ---- state ---------------------------------------------------------------------------------------------------
 

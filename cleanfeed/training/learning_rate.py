@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -33,10 +33,11 @@ class LearningRate:
         """What the scheduled rate is multiplied by."""
         self.stepped = False
         """Whether an optimizer has stepped since `expect`."""
-        self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
+        self._optimizers: list[ref[torch.optim.Optimizer]] = []
+        """Those of the run that are known, in the order they came to be; it is not for the guard to keep them alive."""
         self._only = isinstance(source, torch.optim.Optimizer)
         if isinstance(source, torch.optim.Optimizer):
-            self._optimizers.add(source)
+            self._optimizers.append(ref(source))
         self._function = None if isinstance(source, torch.optim.Optimizer) else source
         self._phase: Literal["guard", "loop", "accepted", "refused"] = "guard"
         self._outside = ""
@@ -51,7 +52,7 @@ class LearningRate:
     @property
     def known(self) -> bool:
         """Whether an optimizer of the run is known, so that its rate can be lowered."""
-        return bool(self._optimizers)
+        return bool(self._alive())
 
     def attach(self) -> None:
         """Begin to watch the optimizers of this process.
@@ -60,7 +61,7 @@ class LearningRate:
         is relieved of it.
         """
         for other in list(self._attached):
-            apart = self._only and other._only and not set(self._optimizers) & set(other._optimizers)
+            apart = self._only and other._only and not {*self._alive()} & {*other._alive()}
             if other is not self and not apart:
                 other.detach()
         self._attached.add(self)
@@ -107,7 +108,7 @@ class LearningRate:
         return (
             bool(self._hooks)
             and not self.stepped
-            and any(getattr(type(optimizer).step, "hooked", False) for optimizer in self._optimizers)
+            and any(getattr(type(optimizer).step, "hooked", False) for optimizer in self._alive())
         )
 
     @property
@@ -115,13 +116,18 @@ class LearningRate:
         """The rate the next step would be taken with; None where nobody knows it."""
         if self._function is not None:
             return float(self._function()) * self.factor
-        for optimizer in self._optimizers:
-            return float(optimizer.param_groups[0]["lr"]) * self.factor
+        for one in self._optimizers:
+            optimizer = one()
+            if optimizer is not None:
+                return float(optimizer.param_groups[0]["lr"]) * self.factor
         return None
+
+    def _alive(self) -> list[torch.optim.Optimizer]:
+        return [optimizer for one in self._optimizers if (optimizer := one()) is not None]
 
     def _before(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._after(optimizer)  # a step that failed has had no end
-        known = optimizer in self._optimizers
+        known = any(one() is optimizer for one in self._optimizers)
         if self._phase == "guard" or (self._only and not known):
             return
         if self._phase == "loop":
@@ -130,7 +136,7 @@ class LearningRate:
             self._outside = type(optimizer).__name__
             return
         if self._phase == "refused":
-            if known or not self._optimizers:
+            if known or not self.known:
                 raise _wrong(
                     "the optimizer steps although the step was not accepted", type(optimizer).__name__
                 )
@@ -140,7 +146,8 @@ class LearningRate:
         if not self.stepped:
             self._stepped = []
         self._stepped.append(optimizer)
-        self._optimizers.add(optimizer)
+        if not known:
+            self._optimizers = [ref(one) for one in (*self._alive(), optimizer)]
         if not self.stepped and self._function is None:
             self._rate = float(optimizer.param_groups[0]["lr"]) * self.factor
         self.stepped = True

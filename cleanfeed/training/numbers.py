@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -30,8 +30,7 @@ _NONE = -1.0
 """In place of the loss of a sample that a rank does not have."""
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
+class Numbers(msgspec.Struct, frozen=True):
     """The numbers of one step over all ranks."""
 
     loss: float
@@ -82,35 +81,90 @@ def combine(
         carry: Further finite numbers that are added up over all ranks.
     """
     told = [(loss, count) for loss, count in zip(losses, labels, strict=True) if count]
+    label_tokens = sum([count for _, count in told])
     sick_loss = not all(math.isfinite(loss) for loss, _ in told)
     sick_grad = grad_norm is not None and not math.isfinite(grad_norm)
-    overflow = sick_grad and scaled and not sick_loss
-    row = [0.0] * (_SAMPLES + 1)
-    row[_FAILED], row[_OVERFLOW] = float(failed), float(overflow)
-    row[_SICK_LOSS], row[_SICK_GRAD] = float(sick_loss), float(sick_grad)
-    if told and not sick_loss:
-        row[_LOSS] = math.fsum(loss * count for loss, count in told)
-        row[_LABELS] = float(sum(count for _, count in told))
-        row[_WORST], row[_HAS_WORST] = max(loss for loss, _ in told), 1.0
-    if grad_norm is not None and not sick_grad:
-        row[_GRAD], row[_HAS_GRAD] = grad_norm, 1.0
-    for place, name in enumerate(EXTRAS):
-        value = extra.get(name)
-        if value is not None and math.isfinite(value):
-            row[_FIXED + 2 * place], row[_FIXED + 2 * place + 1] = 1.0, value
-    row[_HIGH:] = [*_ends(samples), float(len(samples))]
+    mine = _Mine(
+        failed=failed,
+        sick_loss=sick_loss,
+        sick_grad=sick_grad,
+        overflow=sick_grad and scaled and not sick_loss,
+        loss=0.0 if sick_loss else math.fsum([loss * count for loss, count in told]),
+        labels=0 if sick_loss else label_tokens,
+        worst=None if sick_loss or not told else max([loss for loss, _ in told]),
+        grad_norm=None if sick_grad else grad_norm,
+        extra={name: extra[name] for name in EXTRAS if name in extra and math.isfinite(extra[name])}
+        if extra
+        else {},
+        samples=sorted(samples),
+    )
     if agreement.world_size == 1:
-        return _alone(row, list(carry))
+        return _alone(mine, list(carry))
+    row = _row(mine)
     table = agreement.table([*row, *carry])
     return _read(table, added(table[:, len(row) :]))
 
 
-def _ends(samples: Sequence[float]) -> list[float]:
-    """Return the highest losses, falling, and the lowest, rising, each filled up with `_NONE`."""
-    ordered = sorted(samples)
-    high, low = ordered[: -len(SAMPLE_HIGH) - 1 : -1], ordered[: len(SAMPLE_LOW)]
+class _Mine(msgspec.Struct):
+    """What this rank saw of a step."""
+
+    failed: bool
+    sick_loss: bool
+    sick_grad: bool
+    overflow: bool
+    loss: float
+    """Sum over its label tokens; 0 where it is not finite."""
+    labels: int
+    worst: float | None
+    grad_norm: float | None
+    extra: dict[str, float]
+    """Finite ones of `EXTRAS`."""
+    samples: list[float]
+    """Losses of its samples, rising."""
+
+
+def _alone(mine: _Mine, carried: list[float]) -> Numbers:
+    """Return the numbers of the only rank."""
+    sick = mine.sick_loss or (mine.sick_grad and not mine.overflow)
+    return Numbers(
+        loss=mine.loss / mine.labels if mine.labels else math.nan,
+        worst_micro_loss=mine.worst,
+        grad_norm=math.nan if mine.sick_grad else mine.grad_norm,
+        finite=not sick,
+        empty=not mine.labels and not mine.sick_loss,
+        sick_ranks=(0,) if sick else (),
+        overflow=mine.overflow,
+        failed=mine.failed,
+        extra=mine.extra,
+        samples=_samples(*_ends(mine.samples), len(mine.samples)) if mine.samples else {},
+        carried=carried,
+    )
+
+
+def _row(mine: _Mine) -> list[float]:
+    """Return what the other ranks are told: numbers alone."""
+    row = [0.0] * (_SAMPLES + 1)
+    row[_FAILED], row[_OVERFLOW] = float(mine.failed), float(mine.overflow)
+    row[_SICK_LOSS], row[_SICK_GRAD] = float(mine.sick_loss), float(mine.sick_grad)
+    row[_LOSS], row[_LABELS] = mine.loss, float(mine.labels)
+    if mine.worst is not None:
+        row[_WORST], row[_HAS_WORST] = mine.worst, 1.0
+    if mine.grad_norm is not None:
+        row[_GRAD], row[_HAS_GRAD] = mine.grad_norm, 1.0
+    for place, name in enumerate(EXTRAS):
+        if name in mine.extra:
+            row[_FIXED + 2 * place], row[_FIXED + 2 * place + 1] = 1.0, mine.extra[name]
+    high, low = _ends(mine.samples)
+    row[_HIGH:] = [*high, *low, float(len(mine.samples))]
+    return row
+
+
+def _ends(ordered: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Return the highest losses, falling, and the lowest, rising, of those in order, each filled up with `_NONE`."""
+    high, low = list(ordered[: -len(SAMPLE_HIGH) - 1 : -1]), list(ordered[: len(SAMPLE_LOW)])
     high += [_NONE] * (len(SAMPLE_HIGH) - len(high))
-    return high + low + [_NONE] * (len(SAMPLE_LOW) - len(low))
+    low += [_NONE] * (len(SAMPLE_LOW) - len(low))
+    return high, low
 
 
 def _samples(high: Sequence[float], low: Sequence[float], count: float) -> dict[str, float]:
@@ -118,28 +172,6 @@ def _samples(high: Sequence[float], low: Sequence[float], count: float) -> dict[
     named = [*zip(SAMPLE_HIGH, high, strict=True), *zip(SAMPLE_LOW, low, strict=True)]
     places = [*range(1, len(SAMPLE_HIGH) + 1), *range(1, len(SAMPLE_LOW) + 1)]
     return {name: value for (name, value), k in zip(named, places, strict=True) if 2 * k <= count}
-
-
-def _alone(row: Sequence[float], carried: list[float]) -> Numbers:
-    """Return what `_read` returns for the only rank, without the cost of NumPy."""
-    sick_loss, sick_grad, overflow = row[_SICK_LOSS] > 0, row[_SICK_GRAD] > 0, row[_OVERFLOW] > 0
-    sick = sick_loss or (sick_grad and not overflow)
-    grad_norm = math.nan if sick_grad else row[_GRAD] if row[_HAS_GRAD] else None
-    return Numbers(
-        loss=math.nan if sick_loss or not row[_LABELS] else row[_LOSS] / row[_LABELS],
-        worst_micro_loss=row[_WORST] if row[_HAS_WORST] else None,
-        grad_norm=grad_norm,
-        finite=not sick,
-        empty=not row[_LABELS] and not sick_loss,
-        sick_ranks=(0,) if sick else (),
-        overflow=overflow,
-        failed=row[_FAILED] > 0,
-        extra={
-            name: row[_FIXED + 2 * place + 1] for place, name in enumerate(EXTRAS) if row[_FIXED + 2 * place]
-        },
-        carried=carried,
-        samples=_samples(row[_HIGH:_LOW], row[_LOW:_SAMPLES], row[_SAMPLES]) if row[_SAMPLES] else {},
-    )
 
 
 def _read(table: npt.NDArray[np.float64], carried: list[float]) -> Numbers:
@@ -192,6 +224,8 @@ def check_number(call: str, argument: str, value: Any) -> None:
 
 def number(value: Any) -> float:
     """Return a metric as a float: a number, or a tensor of one element, sharded or not."""
+    if type(value) is torch.Tensor:
+        return float(value.item())
     if isinstance(value, torch.Tensor):
         value = value.full_tensor() if hasattr(value, "full_tensor") else value
         return float(value.detach())
@@ -203,15 +237,9 @@ def numbers(values: Sequence[Any], rows: Sequence[torch.Tensor] = ()) -> tuple[l
 
     They are copied from the device once where all of them are tensors on one.
     """
-    plain = all(type(value) is torch.Tensor and value.numel() == 1 for value in values)
-    if plain and all(value.device.type == "cpu" for value in values):
-        return [float(value.item()) for value in values], _elements(rows)
-    devices = {value.device for value in (*values, *rows)} if plain else ()
-    if len(values) > 1 and len(devices) == 1:
-        flat = torch.cat([value.detach().reshape(-1) for value in (*values, *rows)]).tolist()
-        return flat[: len(values)], flat[len(values) :]
-    return [number(value) for value in values], _elements(rows)
-
-
-def _elements(rows: Sequence[torch.Tensor]) -> list[float]:
-    return [value for row in rows for value in row.reshape(-1).tolist()]
+    if len(values) > 1 and all(type(value) is torch.Tensor and not value.is_cpu for value in values):
+        devices = {value.device for value in (*values, *rows)}
+        if len(devices) == 1:
+            flat = torch.cat([value.detach().reshape(-1) for value in (*values, *rows)]).tolist()
+            return flat[: len(values)], flat[len(values) :]
+    return [number(value) for value in values], [one for row in rows for one in row.reshape(-1).tolist()]

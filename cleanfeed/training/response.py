@@ -78,7 +78,7 @@ class Response:
             TrainingError: An incident cannot be written.
         """
         self._verdict = verdict
-        self._evidence.add(line, step.ids, step.told.per_sample)
+        self._evidence.add(line, step.ids, step.per_sample)
         well_since = self.healthy_since
         if verdict.state == "incident":
             self.healthy_since = step.number

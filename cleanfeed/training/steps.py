@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,16 +14,6 @@ from cleanfeed.errors import TrainingError, one_line
 from cleanfeed.training.expected import Due
 from cleanfeed.training.numbers import Numbers, check_number, number, numbers
 from cleanfeed.training.shares import Shares
-
-
-@dataclass(slots=True)
-class Told:
-    """What the loop told of a step, on this rank."""
-
-    losses: list[Any] = field(default_factory=list)
-    """Mean loss of each micro-batch, as given: a tensor stays on its device until the decision."""
-    per_sample: list[torch.Tensor | None] = field(default_factory=list)
-    """Losses of the rows of each micro-batch, where given."""
 
 
 class Decider(Protocol):
@@ -51,8 +40,28 @@ class Step:
         number: Number of the step, from 1.
         slot: Index of its global batch in the schedule.
         due: What the slot holds.
+        losses: Mean loss of each micro-batch told so far; a tensor on a device stays there until the decision.
+        per_sample: Losses of the rows of each, where told.
         accepted: The decision; None before `accept`.
     """
+
+    __slots__ = (
+        "_at",
+        "_guard",
+        "accepted",
+        "batches",
+        "committed",
+        "due",
+        "ids",
+        "losses",
+        "lr",
+        "metrics",
+        "number",
+        "numbers",
+        "per_sample",
+        "shares",
+        "slot",
+    )
 
     def __init__(
         self,
@@ -67,7 +76,8 @@ class Step:
         self.batches, self.ids, self.shares = batches, ids, shares
         self.accepted: bool | None = None
         self.committed = False
-        self.told = Told()
+        self.losses: list[Any] = []
+        self.per_sample: list[torch.Tensor | None] = []
         self.lr: float | None = None
         self.numbers: Numbers | None = None
         self.metrics: dict[str, float] = {}
@@ -80,7 +90,7 @@ class Step:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the micro-batches; beginning again forgets what was told of them."""
-        self.told = Told()
+        self.losses, self.per_sample = [], []
         for place, batch in enumerate(self.batches):
             self._at = place
             yield batch
@@ -98,7 +108,7 @@ class Step:
         """Tell the mean loss of the present micro-batch, not weighed.
 
         Args:
-            loss: A number or a tensor of one element, in nats; it is read when `accept` is called.
+            loss: A number or a tensor of one element, in nats; one on a device is read when `accept` is called.
             per_sample_loss: Loss of each row, shape [rows]; with it an incident names the samples behind it.
 
         Raises:
@@ -106,19 +116,21 @@ class Step:
             MisuseError: The loss is neither a number nor a tensor of one.
         """
         check_number("step.observe", "loss", loss)
-        if len(self.told.losses) != self._at:
+        if len(self.losses) != self._at:
             raise TrainingError(
                 one_line(
                     "losses and micro-batches do not match",
                     f"step {self.number}",
-                    f"{len(self.told.losses) + 1} losses at micro-batch {self._at + 1}",
+                    f"{len(self.losses) + 1} losses at micro-batch {self._at + 1}",
                     "one call of step.observe for each micro-batch",
                 )
             )
         if per_sample_loss is not None:
             per_sample_loss = self._per_row(per_sample_loss)
-        self.told.losses.append(loss.detach() if isinstance(loss, torch.Tensor) else loss)
-        self.told.per_sample.append(per_sample_loss)
+        if isinstance(loss, torch.Tensor):
+            loss = loss.item() if type(loss) is torch.Tensor and loss.is_cpu else loss.detach()
+        self.losses.append(loss)
+        self.per_sample.append(per_sample_loss)
 
     def _per_row(self, losses: Any) -> torch.Tensor:
         """Return the losses of the rows of the present micro-batch; refuse those of any other shape."""
@@ -153,8 +165,8 @@ class Step:
             check_number("step.accept", "grad_norm", grad_norm)
         for name, value in metrics.items():
             check_number("step.accept", name, value)
-        if self.accepted is not None or len(self.told.losses) != len(self.batches):
-            got = "asked twice" if self.accepted is not None else f"{len(self.told.losses)} losses"
+        if self.accepted is not None or len(self.losses) != len(self.batches):
+            got = "asked twice" if self.accepted is not None else f"{len(self.losses)} losses"
             raise TrainingError(
                 one_line(
                     "a step can be decided once, after every loss",
@@ -164,9 +176,9 @@ class Step:
                 )
             )
         self.metrics = {name: number(value) for name, value in metrics.items()}
-        values = [*self.told.losses] if grad_norm is None else [*self.told.losses, grad_norm]
-        read, rows = numbers(values, [one for one in self.told.per_sample if one is not None])
-        losses, norm = (read, None) if grad_norm is None else (read[:-1], read[-1])
+        values = self.losses if grad_norm is None else [*self.losses, grad_norm]
+        losses, rows = numbers(values, [one for one in self.per_sample if one is not None])
+        norm = None if grad_norm is None else losses.pop()
         self.accepted = self._guard.decide(self, losses, norm, self.metrics, self._of_samples(rows))
         return self.accepted
 
@@ -174,7 +186,7 @@ class Step:
         """Return the losses of the rows that are samples and have label tokens: others have a loss of 0, or none."""
         if not rows:
             return []
-        told = zip(self.ids, self.told.per_sample, strict=False)
+        told = zip(self.ids, self.per_sample, strict=False)
         ids = [row for rows_of, one in told if one is not None for row in rows_of.tolist()]
         return [loss for row, loss in zip(ids, rows, strict=True) if row >= 0 and 0.0 < loss < math.inf]
 

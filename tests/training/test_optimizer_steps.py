@@ -117,7 +117,7 @@ def test_a_refused_step_may_not_be_taken_even_where_nobody_named_the_optimizer(
 ) -> None:
     run = steps(clean, tmp_path)  # kept: a loop that is let go of is left
     step = next(run)
-    step.told.losses[0] = float("nan")
+    step.losses[0] = float("nan")
     assert not step.accept(1.0)
     with pytest.raises(TrainingError, match="the optimizer steps although the step was not accepted: AdamW"):
         optimizer.step()
