@@ -159,13 +159,22 @@ def _pieces(file: InputFile, piece_bytes: int, divisible: bool) -> Iterator[Piec
     elif file.kind == "arrow" and file.size:
         cuts = cut_arrow(file.path, file.size, piece_bytes)
     elif divisible and file.size > piece_bytes:
-        count = -(-file.size // piece_bytes)
+        count = _even(-(-file.size // piece_bytes))
         edges = [file.size * i // count for i in range(count + 1)]
         cuts = [Cut(start, stop, stop - start) for start, stop in itertools.pairwise(edges)]
     total = sum(cut.size for cut in cuts)
     ends = [file.size * size // total for size in itertools.accumulate(cut.size for cut in cuts)]
     for cut, begin, end in zip(cuts, [0, *ends], ends, strict=False):
         yield Piece(file, cut.start, cut.stop, first=cut.start == 0, bytes=end - begin)
+
+
+def _even(count: int) -> int:
+    """Return how many pieces to cut where there must be ``count``: as many for each of 2, 4 or 8 workers.
+
+    Pieces of a file take about equally long: at the end of an odd number of them a worker would wait.
+    """
+    together = min(8, 1 << (count - 1).bit_length())
+    return -(-count // together) * together
 
 
 def _shown(ignored: Sequence[str]) -> str:

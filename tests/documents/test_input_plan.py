@@ -212,11 +212,26 @@ def test_large_plain_files_are_cut_and_compressed_ones_are_not(tmp_path: Path) -
     put(tmp_path, "b.jsonl.gz", data=gzip.compress(LINE * 100))
     plan = plan_inputs([str(tmp_path)], piece_bytes=900)
     assert [(p.file.source, p.start, p.stop, p.first) for p in plan.pieces] == [
-        ("a.jsonl", 0, 733, True),
-        ("a.jsonl", 733, 1466, False),
-        ("a.jsonl", 1466, 2200, False),
+        ("a.jsonl", 0, 550, True),
+        ("a.jsonl", 550, 1100, False),
+        ("a.jsonl", 1100, 1650, False),
+        ("a.jsonl", 1650, 2200, False),
         ("b.jsonl.gz", 0, -1, True),
     ]
+
+
+@pytest.mark.parametrize(
+    ("least", "cut"), [(1, 1), (2, 2), (3, 4), (5, 8), (8, 8), (9, 16), (23, 24), (33, 40)]
+)
+def test_a_large_file_is_cut_so_that_two_four_or_eight_workers_have_the_same_to_do(
+    tmp_path: Path, least: int, cut: int
+) -> None:
+    put(tmp_path, "a.jsonl", data=LINE * 100)
+    size = len(LINE) * 100
+    shares = [piece.bytes for piece in plan_inputs([str(tmp_path)], piece_bytes=-(-size // least)).pieces]
+    assert len(shares) == cut
+    assert sum(shares) == size
+    assert max(shares) - min(shares) <= 1
 
 
 def test_addresses_are_read_like_paths(read_inputs: ReadInputs) -> None:
