@@ -39,6 +39,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from cleanfeed import Curriculum, CurriculumSampler, PadCollator
 from cleanfeed.feed.pages import Files
+from cleanfeed.feed.rows import Rows
 from cleanfeed.feed.samples import Samples
 
 HERE = Path(__file__).resolve().parent
@@ -76,16 +77,16 @@ class InMemory(Dataset[Any]):
         parts = [files.ragged(self.catalog.row_group(number)) for number in range(self.catalog.groups)]
         self.ids = np.concatenate([part.values for part in parts])
         lengths = np.concatenate([np.diff(np.asarray(part.bounds)) for part in parts])
-        self.bounds = np.concatenate([[0], np.cumsum(lengths)]).tolist()
+        self.bounds = np.concatenate([[0], np.cumsum(lengths)])
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
     def __getitems__(self, rows: list[int]) -> Samples:
-        bounds = self.bounds
-        ids = [self.ids[bounds[row] : bounds[row + 1]] for row in rows]
-        lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
-        return Samples(np.array(rows), lengths, np.zeros_like(lengths), ids)
+        numbers = np.array(rows)
+        starts = self.bounds[numbers]
+        lengths = self.bounds[numbers + 1] - starts
+        return Samples(numbers, lengths, np.zeros_like(lengths), Rows.cut(self.ids, starts, lengths))
 
     def stages(self) -> Iterator[tuple[int, int]]:
         """Yield the first row of each stage that has samples, and the row after its last."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -16,8 +15,9 @@ from torch.utils.data import get_worker_info
 from cleanfeed.arguments import check_list, check_whole, wrong
 from cleanfeed.errors import MisuseError, one_line
 from cleanfeed.feed.buffers import Blocks
-from cleanfeed.feed.fills import lay_row, pad_row
-from cleanfeed.feed.samples import NO_SAMPLE, Ids, Samples
+from cleanfeed.feed.fills import fill_flat, fill_padded
+from cleanfeed.feed.rows import Rows
+from cleanfeed.feed.samples import NO_SAMPLE, Samples
 
 if TYPE_CHECKING:
     from cleanfeed.curriculum.tokenizer import TextEncoder
@@ -146,16 +146,15 @@ class Collator:
             samples = self._tokenize(samples)
         return samples
 
-    def _lengths(self, samples: Samples) -> tuple[list[Ids], Int64]:
+    def _cut(self, tokens: Rows, samples: Samples) -> tuple[Rows, Int64]:
         """Return ids and lengths of the rows after cutting."""
-        tokens = samples.tokens or []
         lengths, limit = samples.lengths, self.max_length
         if limit is None or int(lengths.max(initial=0)) <= limit:
             return tokens, lengths
         real = samples.sample_ids != NO_SAMPLE
         over = np.where(real, lengths - limit, 0).clip(min=0)
         self._cuts.add(int((over > 0).sum()), int(over.sum()))
-        return [row[:limit] for row in tokens], lengths.clip(max=limit)
+        return tokens.clipped(limit), lengths.clip(max=limit)
 
 
 class PadCollator(Collator):
@@ -216,10 +215,9 @@ class PadCollator(Collator):
                 "" if n == NO_SAMPLE else text for n, text in zip(samples.sample_ids, texts, strict=True)
             ]
             return {"text": shown, "sample_ids": sample_ids}
-        tokens, lengths = self._lengths(samples)
+        tokens, lengths = self._cut(samples.tokens, samples)
         block, tensor = self._blocks.block(3, len(tokens), self._width(samples, lengths))
-        for row, ids in enumerate(tokens):
-            pad_row(block, row, ids, self.pad_id)
+        fill_padded(block, tokens.spans, self.pad_id)
         input_ids, labels, mask = tensor.unbind()
         return {
             "input_ids": input_ids,
@@ -277,12 +275,11 @@ class FlattenCollator(Collator):
                     todo="Give the collator a tokenizer, or build with --tokenizer.",
                 )
             )
-        tokens, lengths = self._lengths(samples)
+        tokens, lengths = self._cut(samples.tokens, samples)
         bounds = np.zeros(len(samples) + 1, dtype=np.int64)
         np.cumsum(lengths.clip(min=1), out=bounds[1:])
         block, tensor = self._blocks.block(3, int(bounds[-1]))
-        for (start, stop), ids in zip(pairwise(bounds.tolist()), tokens, strict=True):
-            lay_row(block, start, stop, ids, self.pad_id)
+        fill_flat(block, bounds, tokens.spans, self.pad_id)
         input_ids, labels, positions = tensor.unsqueeze(1).unbind()
         starts = torch.from_numpy(bounds.astype(np.int32))
         longest = int(np.diff(bounds).max(initial=0))

@@ -18,7 +18,7 @@ from cleanfeed.feed.catalog import read_catalog
 from cleanfeed.feed.decoded_files import decoded_bytes, decoded_folder
 from cleanfeed.feed.decoding import decode_all
 from cleanfeed.feed.reader import Reader
-from cleanfeed.feed.samples import FILLER, NO_SAMPLE, NO_TOKENS, Item, Samples
+from cleanfeed.feed.samples import FILLER, Item, Samples
 
 CACHE_BYTES = 256 * 2**20
 """Decoded values a process keeps by default: 128 lanes' row groups of 1 MiB, twice over while a window changes."""
@@ -123,27 +123,16 @@ class Curriculum(Dataset[Item]):
         """
         sample_ids = np.array(indices, dtype=np.int64)
         rows: list[int] = sample_ids.tolist()
-        pad: list[int] = []
-        filler: list[int] = []
-        if min(rows, default=0) < 0:
-            pad = [number for number, row in enumerate(rows) if row < 0]
-            filler = [number for number in pad if rows[number] == FILLER]
-            rows = _spoken_of(rows)
-            sample_ids[pad] = NO_SAMPLE
-        reader = self._own()
-        cut, limits = self._values(reader, rows)
-        lengths = np.fromiter(map(len, cut), dtype=np.int64, count=len(cut))
-        lengths[filler] = 0
-        if len(filler) == len(rows):
-            limits[:] = reader.last_limit
-        if self.tokenizer_digest is None:
-            texts = [str(values, "utf-8") for values in cut]
-            for number in filler:
-                texts[number] = ""
-            return Samples(sample_ids, np.zeros_like(lengths), limits, None, texts)
-        for number in pad:
-            cut[number] = NO_TOKENS
-        return Samples(sample_ids, lengths, limits, cut)
+        if min(rows, default=0) >= 0:
+            return self._samples(sample_ids, rows)
+        pads = [number for number, row in enumerate(rows) if row < 0]
+        fillers = [number for number in pads if rows[number] == FILLER]
+        spoken = _spoken_of(rows)
+        samples = self._samples(np.array(spoken, dtype=np.int64), spoken)
+        samples.blank(pads, fillers)
+        if len(fillers) == len(rows):
+            samples.limits[:] = self._own().last_limit
+        return samples
 
     def expect(self, rows: Int64) -> None:
         """Note the rows that will be asked for next, in this order, so that they can be decoded ahead.
@@ -201,29 +190,38 @@ class Curriculum(Dataset[Item]):
         self._check(int(asked.max(initial=0)))
         return self._own().columns(asked, names)
 
-    def _values(self, reader: Reader, rows: list[int]) -> tuple[list[Any], Int64]:
-        if not rows:
-            return [], np.empty(0, dtype=np.int64)
-        self._check(max(rows))
+    def _samples(self, sample_ids: Int64, rows: list[int]) -> Samples:
+        """Return the samples of some rows, which are the ids as Python integers."""
+        reader, texts, tokens = self._own(), None, None
+        ends = min(rows, default=0), max(rows, default=0)
+        self._check(ends[1])
         if self._following is not None:
             following, self._following = self._following, None
             following = np.where(following < 0, ~following, following)
             reader.expect(following[following < len(self)])
-        found = reader.values(rows)
+        if self.tokenizer_digest is None:
+            texts, limits = reader.texts(sample_ids, ends)
+            lengths = np.zeros_like(sample_ids)
+        else:
+            tokens, limits = reader.ids(sample_ids, ends)
+            lengths = tokens.spans[1]
         if reader.needed > self.cache_bytes and not self._warned:
-            self._warned = True
-            warnings.warn(
-                one_line(
-                    "the row groups of one batch do not fit the cache and are decoded for every batch anew",
-                    "Curriculum(cache_bytes=...)",
-                    f"{self.cache_bytes}",
-                    f"{2 * reader.needed} or more",
-                    "Or use fewer lanes, or build with smaller row groups.",
-                ),
-                RuntimeWarning,
-                stacklevel=3,
-            )
-        return found
+            self._warn(reader.needed)
+        return Samples(sample_ids, lengths, limits, tokens, texts)
+
+    def _warn(self, needed: int) -> None:
+        self._warned = True
+        warnings.warn(
+            one_line(
+                "the row groups of one batch do not fit the cache and are decoded for every batch anew",
+                "Curriculum(cache_bytes=...)",
+                f"{self.cache_bytes}",
+                f"{2 * needed} or more",
+                "Or use fewer lanes, or build with smaller row groups.",
+            ),
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
     def _check(self, last: int) -> None:
         if last >= len(self):

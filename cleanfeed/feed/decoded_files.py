@@ -21,13 +21,13 @@ from pathlib import Path
 from uuid import uuid4
 
 import numpy as np
-import pyarrow as pa
+import torch
 import xxhash
 
 from cleanfeed.errors import MisuseError, one_line
 from cleanfeed.feed.catalog import Catalog, RowGroup
 from cleanfeed.feed.pages import Ragged
-from cleanfeed.feed.samples import Ids
+from cleanfeed.feed.rows import Ids
 
 FORMAT = b"cfids-01"
 HEAD = struct.Struct("=16s8s16sqqq")
@@ -80,15 +80,17 @@ class DecodedFiles:
 
     def __init__(self, folder: str, catalog: Catalog, *, least_bytes: int = 0) -> None:
         self.folder = Path(folder) / catalog.digest
+        self._folder = str(self.folder)
         self._digest, self._least_bytes = bytes.fromhex(catalog.digest), least_bytes
         self._writes = True
         """Whether writing has not failed yet."""
         self._swept = False
 
-    def path(self, place: RowGroup) -> Path:
+    def path(self, place: RowGroup) -> str:
         """Return where a row group lies."""
+        # Put together as text: a Path takes a tenth of the time that mapping its file does.
         part = place.file.removeprefix("curriculum/").removesuffix(".parquet")
-        return self.folder / part / f"row-group-{place.index}.ids"
+        return f"{self._folder}/{part}/row-group-{place.index}.ids"
 
     def load(self, place: RowGroup) -> Ragged | None:
         """Return a row group mapped from its file; None where there is none, or, with a warning, a damaged one."""
@@ -99,16 +101,16 @@ class DecodedFiles:
             return None
         except (OSError, ValueError) as error:
             todo = "It is decoded anew from Parquet."
-            message = one_line("a decoded row group is damaged", str(path), str(error), todo=todo)
+            message = one_line("a decoded row group is damaged", path, str(error), todo=todo)
             warnings.warn(message, RuntimeWarning, stacklevel=2)
             return None
 
-    def _mapped(self, path: Path, place: RowGroup) -> Ragged:
+    def _mapped(self, path: str, place: RowGroup) -> Ragged:
+        size = os.stat(path).st_size  # noqa: PTH116
+        if size < HEAD.size:
+            raise ValueError(f"{size} bytes")
         # Not mmap.mmap, which keeps a descriptor open for each map; here only the map stays, as long as it is seen.
-        with pa.memory_map(str(path)) as file:
-            content = memoryview(file.read_buffer())
-        if len(content) < HEAD.size:
-            raise ValueError(f"{len(content)} bytes")
+        content = torch.from_file(path, size=size, dtype=torch.uint8).numpy().data.toreadonly()
         checksum, *found, id_bytes = HEAD.unpack_from(content)
         if xxhash.xxh3_128_digest(content[CHECKSUM_BYTES:]) != checksum:
             raise ValueError("a wrong checksum")
@@ -143,7 +145,7 @@ class DecodedFiles:
             bytes(CHECKSUM_BYTES), FORMAT, self._digest, place.first_row, place.rows, ids.itemsize
         )
         content = head[CHECKSUM_BYTES:] + ragged.bounds.tobytes() + ids.tobytes()
-        aside, path = self._aside(), self.path(place)
+        aside, path = self._aside(), Path(self.path(place))
         try:
             aside.write_bytes(xxhash.xxh3_128_digest(content) + content)
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,9 @@ import pyarrow as pa
 from cleanfeed.feed.catalog import Catalog
 from cleanfeed.feed.decoded import Decoded
 from cleanfeed.feed.decoded_files import DecodedFiles
+from cleanfeed.feed.fills import spans_of
 from cleanfeed.feed.pages import Columns, Files, Ragged
+from cleanfeed.feed.rows import Rows
 
 Int64 = npt.NDArray[np.int64]
 MOST_MAPPED = 4096
@@ -62,18 +64,32 @@ class Reader:
         group, names = key
         return Columns(files.table(self.catalog.row_group(group), names))
 
-    def values(self, rows: list[int]) -> tuple[list[Any], Int64]:
-        """Return the values of each row as a view, and the longest sample of its stage, of shape [n]."""
-        groups, places, limits = self._places(rows)
-        before = self.decoded.made
-        found: list[Ragged] = self.decoded.get(groups)
+    def ids(self, rows: Int64, ends: tuple[int, int]) -> tuple[Rows, Int64]:
+        """Return where the ids of each row lie, and the longest sample of its stage, of shape [n].
+
+        Args:
+            rows: Row numbers, shape [n], at least one.
+            ends: The smallest of them and the largest.
+        """
+        found, places, limits = self._found(rows, ends)
+        spans = np.empty((3, len(rows)), dtype=np.int64)
+        groups = np.frombuffer(b"".join([group.place for group in found]), dtype=np.int64)
+        spans_of(places, groups.reshape(-1, 3), spans)
+        return Rows(spans, found), limits
+
+    def texts(self, rows: Int64, ends: tuple[int, int]) -> tuple[list[str], Int64]:
+        """Return the text of each row, and the longest sample of its stage; arguments as for :meth:`ids`."""
+        found, places, limits = self._found(rows, ends)
+        return [group.text(place) for group, place in zip(found, places.tolist(), strict=True)], limits
+
+    def _found(self, rows: Int64, ends: tuple[int, int]) -> tuple[list[Ragged], Int64, Int64]:
+        """Return row group, place in it, and longest sample of the stage of each row."""
+        groups, places, limits = self._places(rows, ends)
+        before, keys = self.decoded.made, groups.tolist()
+        found: list[Ragged] = self.decoded.get(keys)
         if self.decoded.made > before:
-            self.needed = sum(group.nbytes for group in dict(zip(groups, found, strict=True)).values())
-        cut = []
-        for group, place in zip(found, places, strict=True):
-            bounds = group.bounds
-            cut.append(group.values[bounds[place] : bounds[place + 1]])
-        return cut, limits
+            self.needed = sum(group.nbytes for group in dict(zip(keys, found, strict=True)).values())
+        return found, places, limits
 
     def expect(self, rows: Int64) -> None:
         """Note the rows that will be asked for next, in order."""
@@ -92,16 +108,17 @@ class Reader:
         back[order] = np.arange(len(order))
         return pa.concat_tables(tables).take(back)
 
-    def _places(self, rows: list[int]) -> tuple[list[int], list[int], Int64]:
-        """Return row group, place in it, and longest sample of the stage of each row."""
-        low, high = (bisect_right(self._firsts, row) - 1 for row in (min(rows), max(rows)))
+    def _places(self, rows: Int64, ends: tuple[int, int]) -> tuple[Int64, Int64, Int64]:
+        low, high = (bisect_right(self._firsts, row) - 1 for row in ends)
         if low == high:
-            # Nearly every batch; for so few numbers Python is faster than numpy.
+            # Nearly every batch, and a third of the time of what works for any.
             first_row, group_rows, first_group, limit = self._stages[low]
-            inside = [row - first_row for row in rows]
-            groups = [first_group + row // group_rows for row in inside]
-            return groups, [row % group_rows for row in inside], np.full(len(rows), limit, dtype=np.int64)
-        wide = np.array(rows, dtype=np.int64)
-        many, at = self.catalog.groups_at(wide)
+            inside = rows - first_row
+            groups = inside // group_rows
+            return (
+                groups + first_group,
+                inside - groups * group_rows,
+                np.full(len(rows), limit, dtype=np.int64),
+            )
         limits = np.array([stage.max_length for stage in self.catalog.stages], dtype=np.int64)
-        return many.tolist(), at.tolist(), limits[self.catalog.stages_at(wide)]
+        return *self.catalog.groups_at(rows), limits[self.catalog.stages_at(rows)]

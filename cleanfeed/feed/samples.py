@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, overload
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
+
+from cleanfeed.feed.rows import NO_TOKENS, Rows
 
 FILLER = -(1 << 62)
 """Index of a pad row that stands for no sample: it fills the last batch of a run."""
 NO_SAMPLE = -1
 """``sample_ids`` of every pad row: it is no sample."""
 
-Ids: TypeAlias = "npt.NDArray[np.int32] | npt.NDArray[np.uint16]"
-"""Ids as they lie in memory: in two bytes each where they come from a file of decoded row groups."""
 Int64 = npt.NDArray[np.int64]
 Item = dict[str, Any]
 
@@ -24,7 +24,8 @@ Item = dict[str, Any]
 class Samples(Sequence[Item]):
     """The rows of one batch, in the order they were asked for.
 
-    It is a sequence of dicts for every collator, and for ours a few lists of views, so that no token is copied twice.
+    It is a sequence of dicts for every collator, and for ours a few arrays and the places where ids lie in memory, so
+    that no token is copied twice.
     A row is a sample or a pad row; a pad row has a length but nothing to learn from.
 
     A dict has ``sample_id`` (int, -1 for a pad row), ``length`` (int, tokens the row occupies; of a pad row those of
@@ -38,8 +39,8 @@ class Samples(Sequence[Item]):
     """Tokens each row occupies, shape [rows]; all 0 where there is no tokenizer, since nobody has counted them."""
     limits: Int64
     """The longest sample of each row's stage, shape [rows]."""
-    tokens: list[Ids] | None
-    """Ids of each row, empty for a pad row; None where there is no tokenizer."""
+    tokens: Rows | None
+    """Ids of each row, none for a pad row; None where there is no tokenizer."""
     texts: list[str] | None = None
     """Text of each row, of a pad row that of the sample whose place it takes; None with a tokenizer."""
 
@@ -55,7 +56,7 @@ class Samples(Sequence[Item]):
                 item["length"] if "length" in item else len(item.get("input_ids", ())) for item in batch
             ),
             _integers(item.get("limit", 0) for item in batch),
-            [_ids(item["input_ids"]) for item in batch] if has_tokens else None,
+            Rows.of(np.asarray(item["input_ids"], dtype=np.int32) for item in batch) if has_tokens else None,
             None if has_tokens else [str(item.get("taken_from", item["text"])) for item in batch],
         )
 
@@ -88,14 +89,24 @@ class Samples(Sequence[Item]):
         }
         if self.tokens is not None:
             # A view would keep a whole row group in memory for as long as the caller keeps the item.
-            item["input_ids"] = self.tokens[number].astype(np.int32)
+            item["input_ids"] = self.tokens.copy(number)
         if self.texts is not None:
             item["text"] = "" if pad else self.texts[number]
             if pad:
                 item["taken_from"] = self.texts[number]
         return item
 
-    def with_tokens(self, tokens: Iterable[Ids]) -> Samples:
+    def blank(self, pads: list[int], fillers: list[int]) -> None:
+        """Make pad rows of some rows; those of them that are fillers have no length."""
+        self.sample_ids[pads] = NO_SAMPLE
+        self.lengths = self.lengths.copy()
+        self.lengths[fillers] = 0
+        if self.tokens is not None:
+            self.tokens.spans[1, pads] = 0
+        if self.texts is not None:
+            self.texts = ["" if number in fillers else text for number, text in enumerate(self.texts)]
+
+    def with_tokens(self, tokens: Iterable[npt.NDArray[np.int32]]) -> Samples:
         """Return the same rows with the ids of their texts; a pad row keeps only how many there were."""
         ids = list(tokens)
         pad = (self.sample_ids == NO_SAMPLE).tolist()
@@ -103,19 +114,9 @@ class Samples(Sequence[Item]):
             self.sample_ids,
             _integers(map(len, ids)),
             np.zeros(len(ids), dtype=np.int64),
-            [NO_TOKENS if blank else row for blank, row in zip(pad, ids, strict=True)],
+            Rows.of(NO_TOKENS if blank else row for blank, row in zip(pad, ids, strict=True)),
         )
 
 
 def _integers(values: Iterable[int]) -> Int64:
     return np.fromiter(values, dtype=np.int64)
-
-
-def _ids(values: Any) -> Ids:
-    """Return ids as compiled code takes them: four bytes each, side by side, aligned."""
-    ids: Ids = np.ascontiguousarray(values, dtype=np.int32)
-    return ids if ids.flags.aligned else ids.copy()
-
-
-NO_TOKENS: Ids = np.empty(0, dtype=np.int32)
-NO_TOKENS.setflags(write=False)

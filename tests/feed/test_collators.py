@@ -17,7 +17,8 @@ from cleanfeed.curriculum.tokenizer import TextEncoder
 from cleanfeed.errors import MisuseError
 from cleanfeed.feed.collators import FlattenCollator, PadCollator
 from cleanfeed.feed.dataset import Curriculum
-from cleanfeed.feed.samples import FILLER, NO_SAMPLE, NO_TOKENS, Samples
+from cleanfeed.feed.rows import NO_TOKENS, Rows
+from cleanfeed.feed.samples import FILLER, NO_SAMPLE, Samples
 
 from ..build.conftest import TOKENIZER
 from .conftest import read_all
@@ -36,7 +37,7 @@ def mixed(rows: list[tuple[list[int], bool]], limits: list[int] | None = None) -
         np.array([NO_SAMPLE if pad else number for number, (_, pad) in enumerate(rows)], dtype=np.int64),
         np.array([len(ids) for ids, _ in rows], dtype=np.int64),
         np.array(limits or [0] * len(rows), dtype=np.int64),
-        [NO_TOKENS if pad else np.array(ids, dtype=np.int32) for ids, pad in rows],
+        Rows.of(NO_TOKENS if pad else np.array(ids, dtype=np.int32) for ids, pad in rows),
     )
 
 
@@ -67,7 +68,7 @@ def test_a_pad_row_keeps_the_shape_and_holds_nothing_to_learn():
 @pytest.mark.parametrize("collate", [PadCollator(0), FlattenCollator(0)], ids=["pad", "flatten"])
 def test_a_batch_without_rows_has_tensors_without_rows(collate: PadCollator | FlattenCollator):
     none = np.zeros(0, dtype=np.int64)
-    batch = collate(Samples(none, none, none, []))
+    batch = collate(Samples(none, none, none, Rows.of([])))
     assert batch["sample_ids"].shape == (0,)
     assert batch["input_ids"].numel() == batch["labels"].numel() == 0
 
@@ -244,4 +245,4 @@ def test_tensors_can_be_changed_by_the_loop():
     for found in (PadCollator(PAD)(rows), FlattenCollator(PAD)(rows)):
         found["input_ids"] += 1
         found["labels"].fill_(0)
-    assert [row.tolist() for row in rows.tokens or []] == [[1, 2], [3]]
+    assert [item["input_ids"].tolist() for item in rows] == [[1, 2], [3]]
