@@ -19,7 +19,7 @@ from cleanfeed.documents.fields import ID, TEXT, Columns, Fields, excerpt, numbe
 from cleanfeed.documents.json_record import MAX_DIGITS, NULL, Failure, LineReader, Values, keys_of
 from cleanfeed.documents.lines import HEAD_BYTES, Block, LongLine, read_blocks, skip_line
 from cleanfeed.documents.record import Damage, PieceResult, Unreadable
-from cleanfeed.documents.shape import BOM, shape_damage
+from cleanfeed.documents.shape import BOM, SHAPE_BYTES, shape_damage
 from cleanfeed.documents.work import InputFile, Piece
 from cleanfeed.errors import MisuseError, one_line
 
@@ -329,7 +329,7 @@ class JsonlReader:
         if piece.start:
             offset, held = skip_line(stream.read, piece.start - 1, size)
         else:
-            offset, held = 0, stream.read(size)
+            offset, held = 0, stream.read(SHAPE_BYTES)
             damage = shape_damage(held)
             if damage is not None:
                 yield damage

@@ -70,6 +70,8 @@ def read_blocks(
             a torn block, and the exception goes on.
     """
     data = held
+    if len(held) > block_bytes:
+        data, read = held[:block_bytes], _first(held[block_bytes:], read)
     while stop is None or offset < stop:
         try:
             while len(data) < block_bytes and (chunk := read(block_bytes - len(data))):
@@ -99,6 +101,19 @@ def read_blocks(
             line, size, data = yield from _long_line(read, data, offset, block_bytes, max_line, broken)
             yield line
             offset += size
+
+
+def _first(held: bytes, read: Read) -> Read:
+    """Return a source of some bytes and, after them, of those of another."""
+
+    def both(size: int) -> bytes:
+        nonlocal held
+        if not held:
+            return read(size)
+        taken, held = held[:size], held[size:]
+        return taken + read(size - len(taken)) if len(taken) < size else taken
+
+    return both
 
 
 def _long_line(

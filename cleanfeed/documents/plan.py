@@ -14,7 +14,7 @@ from cleanfeed.documents.discover import Found, discover
 from cleanfeed.documents.fields import Fields
 from cleanfeed.documents.jsonl import check_text_field
 from cleanfeed.documents.parquet import Cut, cut_parquet, parquet_schema
-from cleanfeed.documents.shape import SUFFIXES, is_spread_object, kind_of, shape_damage, suffix_of
+from cleanfeed.documents.shape import SHAPE_BYTES, SUFFIXES, is_spread_object, kind_of, shape_damage, suffix_of
 from cleanfeed.documents.tables import check_schema
 from cleanfeed.documents.work import InputFile, Kind, Piece, Plan
 from cleanfeed.errors import MisuseError, one_line
@@ -24,9 +24,6 @@ __all__ = ["InputFile", "Piece", "Plan", "check_columns", "plan_inputs"]
 
 PIECE_BYTES = 32 * 2**20
 """Bytes of text in a piece; a row group or record batch is never cut."""
-
-HEAD_BYTES = 2**16
-"""Bytes of a file that are looked at to tell what it is."""
 
 CHECKED_FILES = 16
 """Files of JSON Lines that are looked into beforehand: they declare no columns. The others tell while they are read."""
@@ -137,7 +134,7 @@ def _head(path: str, compression: str) -> bytes:
     """Return the first bytes of a file, as many as can be had."""
     try:
         with ByteStream(path, compression) as stream:
-            return stream.read(HEAD_BYTES)
+            return stream.read(SHAPE_BYTES)
     except BrokenStream as broken:
         if broken.reason == "unreadable_file":
             raise MisuseError(one_line("an input file cannot be read", path, got=broken.detail)) from broken

@@ -10,6 +10,9 @@ from cleanfeed.documents.work import Kind
 
 BOM = b"\xef\xbb\xbf"
 
+SHAPE_BYTES = 2**16
+"""What is looked at; always as much, so that a file is the same however it is cut and read."""
+
 _WIDE_BOMS = {
     b"\xff\xfe\x00\x00": "utf32",
     b"\x00\x00\xfe\xff": "utf32",
@@ -32,8 +35,9 @@ def shape_damage(head: bytes) -> Damage | None:
     """Return why a file is no JSON Lines at all, so that it gets one message and not one for each line.
 
     Args:
-        head: The first bytes of the decompressed file.
+        head: The first `SHAPE_BYTES` of the decompressed file; what more there is does not count.
     """
+    head = head[:SHAPE_BYTES]
     wide = wide_encoding(head)
     if wide is not None:
         return wide
@@ -41,6 +45,9 @@ def shape_damage(head: bytes) -> Damage | None:
     if first.startswith(b"["):
         # A line may be an array by mistake; it is the whole file if it goes on or if nothing comes after it.
         if (is_json(first) and second) or (is_object(second) and third[:1] != b"]"):
+            return None
+        # A second line too long to be seen whole is believed by how it begins, unless the first one is not over.
+        if len(head) == SHAPE_BYTES and head.endswith(second) and second.startswith(b"{") and first[-1] not in b"[,":
             return None
         return Damage("json_array", 0, "not JSON Lines: looks like one JSON array")
     if first == b"{" and second and not second.startswith(b"{"):

@@ -172,6 +172,21 @@ def test_an_object_spread_over_lines_gets_one_message(read: Read) -> None:
     assert outcome.damage == [Damage("json_array", 0, detail)]
 
 
+@pytest.mark.parametrize("second", [b'{"text": "first"}', b'{"text": "' + b"x" * 2**17 + b'"}'])
+def test_a_broken_first_line_costs_one_line_however_the_file_is_read(read: Read, second: bytes) -> None:
+    data = b'[[[{"id": "a", "text": "lost"}\n' + second + b"\n"
+    for size in (16, 2**16, 2**20):
+        outcome = read(data, piece_bytes=size, batch_bytes=size)
+        assert (outcome.texts, outcome.reasons) == ([json.loads(second)["text"]], [(0, "bad_json")])
+        assert outcome.damage == []
+
+
+def test_a_json_array_is_known_by_its_first_line_where_the_second_is_too_long_to_see(read: Read) -> None:
+    for first in (b"[", b'[{"text": "a"},'):
+        outcome = read(first + b'\n{"text": "' + b"x" * 2**17 + b'"}\n]\n')
+        assert [damage.reason for damage in outcome.damage] == ["json_array"]
+
+
 def test_a_first_line_that_is_a_list_costs_one_line(read: Read) -> None:
     outcome = read(b'[1, 2]\n{"id":"a","text":"x"}\n')
     assert (outcome.texts, outcome.reasons, outcome.damage) == (["x"], [(0, "not_an_object")], [])
