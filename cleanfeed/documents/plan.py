@@ -14,7 +14,14 @@ from cleanfeed.documents.discover import Found, discover
 from cleanfeed.documents.fields import Fields
 from cleanfeed.documents.jsonl import check_text_field
 from cleanfeed.documents.parquet import Cut, cut_parquet, parquet_schema
-from cleanfeed.documents.shape import SHAPE_BYTES, SUFFIXES, is_spread_object, kind_of, shape_damage, suffix_of
+from cleanfeed.documents.shape import (
+    SHAPE_BYTES,
+    SUFFIXES,
+    is_spread_object,
+    kind_of,
+    shape_damage,
+    suffix_of,
+)
 from cleanfeed.documents.tables import check_schema
 from cleanfeed.documents.work import InputFile, Kind, Piece, Plan
 from cleanfeed.errors import MisuseError, one_line
