@@ -26,6 +26,7 @@ import xxhash
 
 from cleanfeed.errors import MisuseError, one_line
 from cleanfeed.feed.catalog import Catalog, RowGroup
+from cleanfeed.feed.fills import place_of
 from cleanfeed.feed.pages import Ragged
 from cleanfeed.feed.rows import Ids
 
@@ -119,6 +120,7 @@ class DecodedFiles:
         start = HEAD.size + 4 * (place.rows + 1)
         ids: Ids = np.frombuffer(content[start:], dtype=np.uint16 if id_bytes == 2 else np.int32)
         ragged = Ragged(ids, content[HEAD.size : start].cast("i"))
+        ragged.place = place_of(ids, ragged.bounds)
         ragged.nbytes = max(ragged.nbytes, self._least_bytes)
         return ragged
 

@@ -36,15 +36,32 @@ def _pointer_to(kind: Any) -> Any:
 
 
 _short_ids, _long_ids = _pointer_to(types.uint16), _pointer_to(types.int32)
-_ends = _long_ids
 _inner = njit(nogil=True)
 
 
-def _spans(places: Int64, groups: Int64, spans: Int64) -> None:
-    """Find where rows lie: ``places`` in their row groups, ``groups`` as of :class:`Ragged`, ``spans`` of Rows."""
-    for row in range(len(places)):
-        ids, size, ends = groups[row, 0], groups[row, 1], carray(_ends(groups[row, 2]), places[row] + 2)
-        start, stop = ends[places[row]], ends[places[row] + 1]
+def _place(ids: Ids, bounds: npt.NDArray[np.int32], place: Int64) -> None:
+    """Note where a row group lies: the address of its ids, bytes of an id, and the address of its bounds.
+
+    Raises:
+        ValueError: A row does not lie inside the ids.
+    """
+    last = 0
+    for bound in bounds:
+        if not last <= bound <= len(ids):
+            raise ValueError("rows outside of their ids")
+        last = bound
+    place[0], place[1], place[2] = ids.ctypes.data, ids.itemsize, bounds.ctypes.data
+
+
+def _spans(numbers: Int64, places: Int64, spans: Int64) -> None:
+    """Find where rows lie that have these numbers in row groups at these places, as :class:`Rows` says it."""
+    for row in range(len(numbers)):
+        ids, size, bounds = (
+            places[row, 0],
+            places[row, 1],
+            carray(_long_ids(places[row, 2]), numbers[row] + 2),
+        )
+        start, stop = bounds[numbers[row]], bounds[numbers[row] + 1]
         spans[0, row], spans[1, row], spans[2, row] = ids + size * start, stop - start, size
 
 
@@ -94,13 +111,30 @@ def _lay(block: Int64, bounds: Int64, spans: Int64, pad_id: int) -> None:
             _lay_row(there[0], there[1], there[2], carray(_long_ids(address), length), pad_id)
 
 
-def _compiled(function: Any, *arguments: Any) -> Any:
-    """Compile now, or take what is kept on disk, so that no batch waits for it."""
-    return njit([types.void(*arguments)], nogil=True, cache=True)(function)
+def _compiled(function: Any, *calls: tuple[Any, ...]) -> Any:
+    """Compile for arguments of some types now, or take what is kept on disk, so that no batch waits for it."""
+    return njit([types.void(*arguments) for arguments in calls], nogil=True, cache=True)(function)
 
 
 ensure_cache(Path(__file__).parent)
 _LINE, _TABLE, _BLOCK = (types.Array(types.int64, n, "C") for n in (1, 2, 3))
-spans_of = _compiled(_spans, _LINE, types.Array(types.int64, 2, "C", readonly=True), _TABLE)
-fill_padded = _compiled(_pad, _BLOCK, _TABLE, types.int64)
-fill_flat = _compiled(_lay, _TABLE, _LINE, _TABLE, types.int64)
+_SHORT, _LONG = (types.Array(kind, 1, "C", readonly=True) for kind in (types.uint16, types.int32))
+_note_place = _compiled(_place, (_SHORT, _LONG, _LINE), (_LONG, _LONG, _LINE))
+find_spans = _compiled(_spans, (_LINE, types.Array(types.int64, 2, "C", readonly=True), _TABLE))
+fill_padded = _compiled(_pad, (_BLOCK, _TABLE, types.int64))
+fill_flat = _compiled(_lay, (_TABLE, _LINE, _TABLE, types.int64))
+
+
+def place_of(ids: Ids | memoryview, bounds: memoryview) -> bytes:
+    """Return where a row group lies in memory, as :func:`find_spans` takes it: three int64.
+
+    Args:
+        ids: All its ids.
+        bounds: Where each row starts in them and the last one ends, int32.
+
+    Raises:
+        ValueError: A row does not lie inside the ids, which nobody would notice later.
+    """
+    place = np.empty(3, dtype=np.int64)
+    _note_place(ids, np.frombuffer(bounds, dtype=np.int32), place)
+    return place.tobytes()

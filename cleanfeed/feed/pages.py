@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
@@ -16,7 +14,7 @@ import xxhash
 from cleanfeed.errors import CurriculumError, one_line
 from cleanfeed.feed.catalog import REBUILD, Catalog, RowGroup, storage
 from cleanfeed.feed.decoded import Kept
-from cleanfeed.feed.rows import Ids, address_of
+from cleanfeed.feed.rows import Ids
 
 OPEN_FILES = 16
 """Files of a process that are open at once. In the first epoch a window of row groups lies in one or two files; later
@@ -25,7 +23,6 @@ each row group comes from another one, is read whole, and its file is not needed
 KINDS = {"input_ids": "list<element: int32>", "text": "large_string"}
 """Arrow types of the columns that are trained on."""
 HASH = "sample_hash"
-PLACE = struct.Struct("=3q")
 
 
 class Ragged(Kept):
@@ -34,9 +31,6 @@ class Ragged(Kept):
     Args:
         values: Token ids, or the bytes of texts in UTF-8.
         bounds: Where rows start and end; a memoryview gives Python integers faster than an array does.
-
-    Raises:
-        ValueError: A row does not lie inside the values, which compiled code would not notice.
     """
 
     __slots__ = ("bounds", "place", "values")
@@ -44,11 +38,8 @@ class Ragged(Kept):
     def __init__(self, values: Ids | memoryview, bounds: memoryview) -> None:
         super().__init__(values.nbytes + bounds.nbytes)
         self.values, self.bounds = values, bounds
-        ends = np.asarray(bounds)
-        if ends[0] < 0 or ends[-1] > len(values) or (ends[1:] < ends[:-1]).any():
-            raise ValueError("rows outside of their values")
-        self.place = PLACE.pack(address_of(np.asarray(values)), values.itemsize, address_of(ends))
-        """For compiled code: the address of the values, bytes of a value, and the address of the bounds."""
+        self.place = b""
+        """Where the reader has found it in memory, for compiled code."""
 
     def text(self, row: int) -> str:
         """Return a row of UTF-8."""

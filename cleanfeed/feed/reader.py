@@ -14,7 +14,7 @@ import pyarrow as pa
 from cleanfeed.feed.catalog import Catalog
 from cleanfeed.feed.decoded import Decoded
 from cleanfeed.feed.decoded_files import DecodedFiles
-from cleanfeed.feed.fills import spans_of
+from cleanfeed.feed.fills import find_spans, place_of
 from cleanfeed.feed.pages import Columns, Files, Ragged
 from cleanfeed.feed.rows import Rows
 
@@ -59,10 +59,15 @@ class Reader:
         if isinstance(key, int):
             place = self.catalog.row_group(key)
             if not self._kept:
-                return files.ragged(place)
-            return self._kept.load(place) or self._kept.keep(place, files.ragged(place))
+                return self._located(files.ragged(place))
+            return self._kept.load(place) or self._located(self._kept.keep(place, files.ragged(place)))
         group, names = key
         return Columns(files.table(self.catalog.row_group(group), names))
+
+    def _located(self, ragged: Ragged) -> Ragged:
+        if self.catalog.tokenizer_digest is not None:
+            ragged.place = place_of(ragged.values, ragged.bounds)
+        return ragged
 
     def ids(self, rows: Int64, ends: tuple[int, int]) -> tuple[Rows, Int64]:
         """Return where the ids of each row lie, and the longest sample of its stage, of shape [n].
@@ -74,7 +79,7 @@ class Reader:
         found, places, limits = self._found(rows, ends)
         spans = np.empty((3, len(rows)), dtype=np.int64)
         groups = np.frombuffer(b"".join([group.place for group in found]), dtype=np.int64)
-        spans_of(places, groups.reshape(-1, 3), spans)
+        find_spans(places, groups.reshape(-1, 3), spans)
         return Rows(spans, found), limits
 
     def texts(self, rows: Int64, ends: tuple[int, int]) -> tuple[list[str], Int64]:

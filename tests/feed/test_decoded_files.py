@@ -8,6 +8,7 @@ import pickle
 import resource
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -198,6 +200,18 @@ def flipped(at: int):
     return change
 
 
+def with_bound(at: int, bound: int):
+    """Write another bound and the checksum that goes with it."""
+
+    def change(path: Path, _: Path) -> None:
+        raw = bytearray(path.read_bytes())
+        struct.pack_into("=i", raw, 64 + 4 * at, bound)
+        raw[:16] = xxhash.xxh3_128_digest(raw[16:])
+        path.write_bytes(raw)
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("change", "got"),
     [
@@ -210,6 +224,9 @@ def flipped(at: int):
         (lambda path, _: path.write_bytes(path.read_bytes()[:40]), "40 bytes"),
         (lambda path, _: path.write_bytes(b""), ".*"),
         (lambda path, other: shutil.copy(other, path), "a row group of another place or format"),
+        (with_bound(0, -1), "rows outside of their ids"),
+        (with_bound(1, 1 << 30), "rows outside of their ids"),
+        (with_bound(2, 0), "rows outside of their ids"),
     ],
 )
 def test_a_damaged_file_is_said_decoded_anew_and_never_given_out(

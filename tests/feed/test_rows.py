@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from cleanfeed.feed.dataset import Curriculum
-from cleanfeed.feed.pages import Ragged
 from cleanfeed.feed.rows import NO_TOKENS, Rows
 
 
@@ -51,9 +50,3 @@ def test_a_copy_has_ids_of_its_own(curriculum: Curriculum, again):
     other = again(batch.tokens)
     assert not set(other.spans[0].tolist()) & set(batch.tokens.spans[0].tolist())
     assert lists(other) == lists(batch.tokens)
-
-
-@pytest.mark.parametrize("bounds", [[0, 3, 2], [-1, 2, 3], [0, 2, 4]])
-def test_rows_outside_of_their_values_are_refused(bounds: list[int]):
-    with pytest.raises(ValueError, match="rows outside of their values"):
-        Ragged(np.arange(3, dtype=np.int32), memoryview(np.array(bounds, dtype=np.int32)))
