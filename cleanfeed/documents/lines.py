@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
 Read = Callable[[int], bytes]
-"""Return that many bytes, fewer only at the end of the stream, none after it."""
+"""Return at most that many bytes, none only after the end of the stream."""
 
 HEAD_BYTES = 1024
 
@@ -110,8 +110,9 @@ def _first(held: bytes, read: Read) -> Read:
         nonlocal held
         if not held:
             return read(size)
+        # Not filled up from the other, which may break: what was held would be lost with it.
         taken, held = held[:size], held[size:]
-        return taken + read(size - len(taken)) if len(taken) < size else taken
+        return taken
 
     return both
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 from typing import Any
 
@@ -179,6 +180,16 @@ def test_a_broken_first_line_costs_one_line_however_the_file_is_read(read: Read,
         outcome = read(data, piece_bytes=size, batch_bytes=size)
         assert (outcome.texts, outcome.reasons) == ([json.loads(second)["text"]], [(0, "bad_json")])
         assert outcome.damage == []
+
+
+def test_a_broken_stream_gives_the_same_lines_however_it_is_read(read: Read) -> None:
+    lines = b'{"text":"a"}\n{"text":"' + b"x" * 2000 + b'"}\n{"text":"lost"}\n'
+    data = gzip.compress(lines)[:-8] + b"\xff" * 8
+    outcomes = [read(data, "in.jsonl.gz", batch_bytes=size) for size in (64, 2**16, 2**23)]
+    assert [outcome.texts for outcome in outcomes] == [outcomes[0].texts] * 3
+    assert [outcome.reasons for outcome in outcomes] == [outcomes[0].reasons] * 3
+    assert outcomes[0].texts[:2] == ["a", "x" * 2000]
+    assert [damage.reason for damage in outcomes[0].damage] == ["corrupt"]
 
 
 def test_a_json_array_is_known_by_its_first_line_where_the_second_is_too_long_to_see(read: Read) -> None:
