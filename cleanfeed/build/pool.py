@@ -237,10 +237,9 @@ class Pool:
         """End the workers; ``at_once`` without waiting for the calls they are in."""
         self._stop()
         workers, self._workers = self._workers, []
-        if at_once:
+        for worker in workers:
             # Killed before anything is taken from them: one that is starting says nothing then.
-            for worker in workers:
-                worker.process.kill()
+            worker.process.kill() if at_once else worker.pipe.close()
         for worker in workers:
             worker.end(at_once=at_once)
 

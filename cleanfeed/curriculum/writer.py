@@ -98,6 +98,7 @@ class PartWriter:
         self.path, self.schema, self.row_group_rows = path, schema, row_group_rows
         self.gather_bytes = gather_bytes
         self._held: list[pa.Table] = []
+        self._held_bytes = 0
         self.rows = 0
         self.digest: str | None = None
         """xxh3-128 of the file, once it is whole; None where there is none."""
@@ -130,14 +131,15 @@ class PartWriter:
         """Write a table; what is left of it after full row groups is a short one, so only the last may have rest."""
         if table.num_rows:
             self._held.append(table)
+            self._held_bytes += table.nbytes if self.gather_bytes else 0
             self.rows += table.num_rows
-            if sum(held.nbytes for held in self._held) >= self.gather_bytes:
+            if self._held_bytes >= self.gather_bytes:
                 self._flush()
 
     def _flush(self) -> None:
         if self._held:
             table = pa.concat_tables(self._held)
-            self._held = []
+            self._held, self._held_bytes = [], 0
             self._writer = self._writer or self._begin()
             self._writer.write_table(table, row_group_size=self.row_group_rows or table.num_rows)
 

@@ -10,6 +10,9 @@ Read = Callable[[int], bytes]
 
 HEAD_BYTES = 1024
 
+NEAR_BYTES = 2**16
+"""Most lines have their end within so many bytes: read first where only one line end is looked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -37,7 +40,7 @@ def skip_line(read: Read, offset: int, block_bytes: int) -> tuple[int, bytes]:
     Returns:
         Where the next line starts, and the bytes already read from there on.
     """
-    while chunk := read(block_bytes):
+    while chunk := read(min(block_bytes, NEAR_BYTES)):
         end = chunk.find(b"\n") + 1
         if end:
             return offset + end, chunk[end:]
@@ -73,9 +76,13 @@ def read_blocks(
     if len(held) > block_bytes:
         data, read = held[:block_bytes], _first(held[block_bytes:], read)
     while stop is None or offset < stop:
+        near = block_bytes if stop is None else min(block_bytes, stop - offset + NEAR_BYTES)
         try:
-            while len(data) < block_bytes and (chunk := read(block_bytes - len(data))):
-                data += chunk
+            for size in (near, block_bytes):
+                while len(data) < size and (chunk := read(size - len(data))):
+                    data += chunk
+                if stop is not None and data.find(b"\n", stop - 1 - offset) >= 0:
+                    break
         except broken:
             yield from _torn(data, offset, max_line)
             raise
