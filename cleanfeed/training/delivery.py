@@ -48,7 +48,6 @@ class Delivery:
 
     def __init__(self, agreement: Agreement, sampler: CurriculumSampler) -> None:
         self._agreement = agreement
-        self._sampler = sampler
         self._expected = Expected(sampler, hashes=agreement.rank == 0)
         self._batches: Iterator[Any] = iter(())
         self._ahead: Delivered | None = None
@@ -104,7 +103,7 @@ class Delivery:
         found = Delivered(slot)
         try:
             found.due = self._expected.of(slot)
-            for _ in range(self._sampler.micro_batches(slot)):
+            for _ in range(found.due.micro_batches):
                 batch = next(self._batches, None)
                 if batch is None:
                     raise TrainingError(

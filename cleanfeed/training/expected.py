@@ -33,6 +33,8 @@ class Due:
     """Stage and band: baselines are kept for each."""
     ids: npt.NDArray[np.int64]
     """``sample_ids`` of this rank's rows, -1 for pad rows."""
+    micro_batches: int
+    """How many this rank has of it."""
     batch_hash: str
     """Of the global batch; empty where it was not asked for."""
 
@@ -68,6 +70,7 @@ class Expected:
         rows = sampler.exclusions.blanked(block.rows)
         hashes = None if self._hashes is None else self._hashes.of(rows.reshape(-1)).reshape(*rows.shape, -1)
         rows = np.where(rows < 0, NO_SAMPLE, rows)
+        micro_batches = sampler.micro_batches(slot)  # slots of a block have equally many rows
         stages = catalog.stages_at(np.maximum(block.rows[:, 0], 0)).tolist()
         return [
             Due(
@@ -76,6 +79,7 @@ class Expected:
                 stage=catalog.stages[stage].index,
                 context=f"{catalog.stages[stage].index}/{catalog.stages[stage].band}",
                 ids=rows[at, rank_part(block, at, sampler.rank, sampler.world_size)],
+                micro_batches=micro_batches,
                 batch_hash="" if hashes is None else batch_hash(hashes[at]),
             )
             for at, stage in enumerate(stages)

@@ -127,8 +127,10 @@ class LearningRate:
 
     def _before(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._after(optimizer)  # a step that failed has had no end
-        known = any(one() is optimizer for one in self._optimizers)
-        if self._phase == "guard" or (self._only and not known):
+        if self._phase == "guard":
+            return
+        known = ref(optimizer) in self._optimizers
+        if self._only and not known:
             return
         if self._phase == "loop":
             if known and any(group.get("lr") != 0 for group in optimizer.param_groups):

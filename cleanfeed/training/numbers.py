@@ -210,6 +210,20 @@ def _read(table: npt.NDArray[np.float64], carried: list[float]) -> Numbers:
     )
 
 
+def told(call: str, argument: str, value: Any) -> Any:
+    """Return a number that the loop tells; as a tensor where it lies on a device, since to read it is to wait.
+
+    Raises:
+        MisuseError: It is neither a number nor a tensor of one.
+    """
+    if type(value) is torch.Tensor and value.is_cpu and value.dim() == 0:
+        read = value.item()
+        if type(read) is float:
+            return read
+    check_number(call, argument, value)
+    return value.detach() if isinstance(value, torch.Tensor) else value
+
+
 def check_number(call: str, argument: str, value: Any) -> None:
     """Refuse what is neither a number nor a tensor of one; a bool is no number, and None is none."""
     if isinstance(value, torch.Tensor):
@@ -224,8 +238,6 @@ def check_number(call: str, argument: str, value: Any) -> None:
 
 def number(value: Any) -> float:
     """Return a metric as a float: a number, or a tensor of one element, sharded or not."""
-    if type(value) is torch.Tensor:
-        return float(value.item())
     if isinstance(value, torch.Tensor):
         value = value.full_tensor() if hasattr(value, "full_tensor") else value
         return float(value.detach())
@@ -237,6 +249,8 @@ def numbers(values: Sequence[Any], rows: Sequence[torch.Tensor] = ()) -> tuple[l
 
     They are copied from the device once where all of them are tensors on one.
     """
+    if not rows and all(type(value) is float for value in values):
+        return list(values), []
     if len(values) > 1 and all(type(value) is torch.Tensor and not value.is_cpu for value in values):
         devices = {value.device for value in (*values, *rows)}
         if len(devices) == 1:

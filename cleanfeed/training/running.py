@@ -41,10 +41,6 @@ class Window:
         self._queue = deque(self._queue)
         self.ordered = sorted(self._queue)
 
-    def clear(self) -> None:
-        """Forget everything."""
-        self.fill(())
-
     def in_order(self) -> list[float]:
         """Return the values, the oldest first."""
         return list(self._queue)

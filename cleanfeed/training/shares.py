@@ -71,7 +71,7 @@ def sample_ids(batch: Any) -> Int64:
     Raises:
         TrainingError: It carries none.
     """
-    ids = batch.get("sample_ids") if isinstance(batch, Mapping) else None
+    ids = batch.get("sample_ids") if type(batch) is dict or isinstance(batch, Mapping) else None
     if ids is None:
         got = ", ".join(map(str, batch)) if isinstance(batch, Mapping) else type(batch).__name__
         raise TrainingError(
@@ -84,7 +84,7 @@ def sample_ids(batch: Any) -> Int64:
             )
         )
     if isinstance(ids, torch.Tensor):
-        ids = ids.cpu().numpy()
+        ids = ids.numpy() if ids.is_cpu else ids.cpu().numpy()
     return np.asarray(ids, dtype=np.int64).reshape(-1)
 
 

@@ -94,15 +94,13 @@ class Hold:
         os.truncate(self._handle, 0)
         os.pwrite(self._handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
         self._held[self._path] = self
-
-    @property
-    def lost(self) -> bool:
+        self.lost = False
         """Whether another guard of this process has taken over, or it was released."""
-        return self._held.get(self._path) is not self
 
     def release(self) -> None:
         """Let go; doing so twice is allowed."""
         if not self.lost:
+            self.lost = True
             del self._held[self._path]
             os.close(self._handle)
 
@@ -110,6 +108,7 @@ class Hold:
     def let_go_in_child(cls) -> None:
         """Hold nothing in a process forked off: a worker of a loader would keep the lock when its run is killed."""
         for hold in cls._held.values():
+            hold.lost = True
             os.close(hold._handle)
         cls._held.clear()
 

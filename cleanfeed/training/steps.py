@@ -12,7 +12,7 @@ import torch
 
 from cleanfeed.errors import TrainingError, one_line
 from cleanfeed.training.expected import Due
-from cleanfeed.training.numbers import Numbers, check_number, number, numbers
+from cleanfeed.training.numbers import Numbers, number, numbers, told
 from cleanfeed.training.shares import Shares
 
 
@@ -115,7 +115,7 @@ class Step:
             TrainingError: A loss of this micro-batch was told before, or there are not as many as rows.
             MisuseError: The loss is neither a number nor a tensor of one.
         """
-        check_number("step.observe", "loss", loss)
+        loss = told("step.observe", "loss", loss)
         if len(self.losses) != self._at:
             raise TrainingError(
                 one_line(
@@ -127,8 +127,6 @@ class Step:
             )
         if per_sample_loss is not None:
             per_sample_loss = self._per_row(per_sample_loss)
-        if isinstance(loss, torch.Tensor):
-            loss = loss.item() if type(loss) is torch.Tensor and loss.is_cpu else loss.detach()
         self.losses.append(loss)
         self.per_sample.append(per_sample_loss)
 
@@ -146,8 +144,8 @@ class Step:
                     "Take the mean over each row's label tokens.",
                 )
             )
-        told: torch.Tensor = losses.detach()
-        return told
+        detached: torch.Tensor = losses.detach()
+        return detached
 
     def accept(self, grad_norm: Any = None, **metrics: Any) -> bool:
         """Return whether ``optimizer.step()`` may be called; the same answer on every rank, which must all ask.
@@ -162,9 +160,8 @@ class Step:
             MisuseError: The norm or a metric is neither a number nor a tensor of one.
         """
         if grad_norm is not None:
-            check_number("step.accept", "grad_norm", grad_norm)
-        for name, value in metrics.items():
-            check_number("step.accept", name, value)
+            grad_norm = told("step.accept", "grad_norm", grad_norm)
+        metrics = {name: told("step.accept", name, value) for name, value in metrics.items()}
         if self.accepted is not None or len(self.losses) != len(self.batches):
             got = "asked twice" if self.accepted is not None else f"{len(self.losses)} losses"
             raise TrainingError(
@@ -186,8 +183,8 @@ class Step:
         """Return the losses of the rows that are samples and have label tokens: others have a loss of 0, or none."""
         if not rows:
             return []
-        told = zip(self.ids, self.per_sample, strict=False)
-        ids = [row for rows_of, one in told if one is not None for row in rows_of.tolist()]
+        pairs = zip(self.ids, self.per_sample, strict=True)
+        ids = [row for rows_of, one in pairs if one is not None for row in rows_of.tolist()]
         return [loss for row, loss in zip(ids, rows, strict=True) if row >= 0 and 0.0 < loss < math.inf]
 
     def commit(self) -> None:

@@ -101,10 +101,11 @@ class Watch:
         self.seen += 1
         step, graced = metrics.step, self.seen <= self.policy.grace
         closed = self._open is not None and self._expire(step)
-        trip = self._nonfinite.update(metrics)
-        if trip is not None:
-            return self._not_finite(metrics, trip, closed)
         overflow = not metrics.is_finite
+        if overflow or self._nonfinite.in_row:
+            trip = self._nonfinite.update(metrics)
+            if trip is not None:
+                return self._not_finite(metrics, trip, closed)
         if overflow:  # a loss scale explains it: the step is not taken, and its loss is judged as any other
             metrics = replace(metrics, grad_norm=None, finite=None)
         outliers = self._outliers(metrics)
@@ -367,7 +368,7 @@ class Watch:
         veto = not finite or (
             event is not None and event.incident and sick and event.skips < policy.persist and not risen
         )
-        accept = not (overflow or (veto and policy.allows("skip_step")))
+        accept = not overflow and not (veto and policy.allows("skip_step"))
         self._skipped = 0 if accept else self._skipped + 1
         if event is not None and not accept:
             event.skips += not overflow

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cleanfeed.training.metrics import Metrics, Trip
 from cleanfeed.training.options import Sustained
 from cleanfeed.training.policy import Policy
-from cleanfeed.training.running import Window, median_of
+from cleanfeed.training.running import median_of
 
 
 class SustainedGradNorm:
@@ -25,8 +26,8 @@ class SustainedGradNorm:
 
     def __init__(self, options: Sustained, policy: Policy) -> None:
         self.options = options
-        self.policy = policy
-        self.medians: dict[str, Window] = {}
+        self.window, self.min_history = policy.window, policy.min_history
+        self.norms: dict[str, _Norms] = {}
         self.in_row = 0
 
     def update(self, metrics: Metrics) -> Trip | None:
@@ -34,39 +35,70 @@ class SustainedGradNorm:
         norm = metrics.grad_norm
         if norm is None or not math.isfinite(norm):
             return None
-        median = self.medians.get(metrics.context)
-        if median is None:
-            median = self.medians[metrics.context] = Window(self.policy.window)
-        if len(median) < self.policy.min_history:
-            median.add(norm)
-            return None
-        limit = self.options.factor * median.median
-        if norm <= limit:
+        norms = self.norms.get(metrics.context)
+        if norms is None:
+            norms = self.norms[metrics.context] = _Norms(self.window)
+        if len(norms.values) >= self.min_history:
+            # No median lies below the lowest, so it is seldom worked out.
+            if norm > self.options.factor * norms.lowest:
+                median = norms.median()
+                if norm > self.options.factor * median:
+                    return self._high(metrics, norm, norms, median)
             self.in_row = 0
-            median.add(norm)
-            return None
+        norms.add(norm)
+        return None
+
+    def _high(self, metrics: Metrics, norm: float, norms: _Norms, median: float) -> Trip | None:
+        """Return a trip where it is the last of so many norms in a row above the limit."""
         self.in_row += 1
-        if self.in_row >= self.policy.min_history + self.options.steps:
-            median.clear()  # the level has shifted for good; without this the rule would be deaf from now on
+        if self.in_row >= self.min_history + self.options.steps:
+            norms.fill(())  # the level has shifted for good; without this the rule would be deaf from now on
             self.in_row = 0
         if self.in_row != self.options.steps:
             return None
         onset = metrics.step - self.options.steps + 1
-        detail = {"median": median.median, "n": len(median), "context": metrics.context}
+        detail = {"median": median, "n": len(norms.values), "context": metrics.context}
+        limit = self.options.factor * median
         return Trip(self.rule, "grad_norm", metrics.step, onset, norm, limit, detail=detail)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` needs, as values JSON can hold."""
-        medians = {context: median.in_order() for context, median in self.medians.items()}
+        medians = {context: list(norms.values) for context, norms in self.norms.items()}
         return {"medians": medians, "in_row": self.in_row}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up the state of `state_dict`."""
         self.in_row = state["in_row"]
-        self.medians = {}
+        self.norms = {}
         for context, values in state["medians"].items():
-            self.medians[context] = Window(self.policy.window)
-            self.medians[context].fill(values)
+            self.norms[context] = _Norms(self.window)
+            self.norms[context].fill(values)
+
+
+class _Norms:
+    """The last norms of one context that were not too high."""
+
+    __slots__ = ("lowest", "values")
+
+    def __init__(self, window: int) -> None:
+        self.values: deque[float] = deque(maxlen=window)
+        self.lowest = math.inf
+        """None of them lies below this."""
+
+    def add(self, norm: float) -> None:
+        self.values.append(norm)
+        if norm < self.lowest:
+            self.lowest = norm
+
+    def fill(self, values: Iterable[float]) -> None:
+        self.values.clear()
+        self.values.extend(values)
+        self.lowest = min(self.values, default=math.inf)
+
+    def median(self) -> float:
+        ordered = sorted(self.values)
+        self.lowest = ordered[0]
+        return median_of(ordered)
 
 
 class LayerRatio:
