@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeGuard
 
 from cleanfeed.errors import MisuseError, one_line
 
+_HASH = re.compile(r"[0-9a-fA-F]{32}")
 SHOWN = 60
 """Characters of a wrong value that are shown."""
 
@@ -62,3 +64,8 @@ def check_list(call: str, argument: str, value: Any, of: str) -> None:
     """Refuse a single text in the place of several things, and what cannot be gone through."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         raise wrong(call, argument, value, f"a list of {of}")
+
+
+def is_hash(value: object) -> TypeGuard[str]:
+    """Return whether a value is a hash of a sample or of content as people write it: 32 hexadecimal digits."""
+    return isinstance(value, str) and _HASH.fullmatch(value) is not None

@@ -10,6 +10,8 @@ The tree::
     ├── CurriculumError       1   there is no finished build to train on, or it was altered
     ├── ResumeError           1   a state cannot be taken up exactly, or an iterator was overtaken by one
     ├── LedgerError           1   the ledger of a training run cannot be written, read or believed
+    ├── DamagedStoreError     1   the file of a quarantine is not whole
+    ├── ForeignStoreError     1   the file is no quarantine, or one of a later version
     └── TrainingError         1   training cannot go on as asked
         ├── CheckpointError   1   a checkpoint cannot be saved or loaded
         └── TrainingHalted    1   the policy stopped training at an incident
@@ -54,6 +56,14 @@ class ResumeError(CleanfeedError):
 
 class LedgerError(CleanfeedError):
     """The ledger of a training run cannot be written, read or believed."""
+
+
+class DamagedStoreError(CleanfeedError):
+    """The file of a store is not whole."""
+
+
+class ForeignStoreError(CleanfeedError):
+    """The file is no store, or one of a later version."""
 
 
 class TrainingError(CleanfeedError):

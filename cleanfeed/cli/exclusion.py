@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cleanfeed.cli.quarantine_store import existing, is_run, say_note
-from cleanfeed.quarantine.locking import ForeignStoreError
+from cleanfeed.errors import ForeignStoreError
 from cleanfeed.quarantine.store import STORE_NAME
 
 

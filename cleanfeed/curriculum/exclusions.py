@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cleanfeed.arguments import is_hash
 from cleanfeed.errors import MisuseError, one_line
 
 HASH_BYTES = 16
@@ -142,11 +143,7 @@ def _read_text(path: Path) -> Iterator[bytes]:
 
 
 def _from_hex(text: object, where: str) -> bytes:
-    try:
-        found = bytes.fromhex(text) if isinstance(text, str) else b""
-    except ValueError:
-        found = b""
-    if len(found) != HASH_BYTES:
-        got = repr(text) if len(repr(text)) < 60 else repr(text)[:60] + "..."
-        raise MisuseError(one_line("not a hash", f"--exclude {where}", got, "32 hexadecimal digits"))
-    return found
+    if is_hash(text):
+        return bytes.fromhex(text)
+    got = repr(text) if len(repr(text)) < 60 else repr(text)[:60] + "..."
+    raise MisuseError(one_line("not a hash", f"--exclude {where}", got, "32 hexadecimal digits"))

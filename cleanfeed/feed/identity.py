@@ -6,7 +6,6 @@ pad row. Ranks, micro-batches and workers have no part in it.
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
+from cleanfeed.arguments import is_hash
 from cleanfeed.errors import MisuseError, one_line
 from cleanfeed.feed.catalog import Catalog, RowGroup
 from cleanfeed.feed.pages import Files
@@ -30,7 +30,6 @@ SEARCHERS = 8
 """Files that are searched at a time."""
 
 Hashes = npt.NDArray[np.uint8]
-_HEX = re.compile(r"[0-9a-fA-F]{32}")
 
 
 class HasColumns(Protocol):
@@ -50,7 +49,7 @@ def hash_bytes(given: str | bytes) -> bytes:
     """
     if isinstance(given, bytes) and len(given) == HASH_BYTES:
         return given
-    if isinstance(given, str) and _HEX.fullmatch(given):
+    if is_hash(given):
         return bytes.fromhex(given)
     raise MisuseError(one_line("not a sample hash", "hashes", repr(given)[:60], "32 hex digits"))
 

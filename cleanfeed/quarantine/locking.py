@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import duckdb
 
-from cleanfeed.errors import BusyError, CleanfeedError, one_line
+from cleanfeed.errors import BusyError, CleanfeedError, DamagedStoreError, ForeignStoreError, one_line
 
 CONFIG: dict[str, str | bool | int | float | list[str]] = {
     # Written so that every version of DuckDB this package allows can read it.
@@ -34,14 +34,6 @@ _HELD = re.compile(r"held in (?P<program>.+?) \(PID (?P<pid>\d+)\)")
 _TODO = "Wait for it, or end it."
 
 Found = TypeVar("Found")
-
-
-class DamagedStoreError(CleanfeedError):
-    """The file of a store is not whole."""
-
-
-class ForeignStoreError(CleanfeedError):
-    """The file is no store, or one of a later version."""
 
 
 def tried(patience: float, attempt: Callable[[], Found]) -> Found:

@@ -11,9 +11,9 @@ from pathlib import Path
 import duckdb
 
 from cleanfeed.curriculum.durable import sync
-from cleanfeed.errors import CleanfeedError, one_line
+from cleanfeed.errors import CleanfeedError, DamagedStoreError, ForeignStoreError, one_line
 from cleanfeed.quarantine import schema
-from cleanfeed.quarantine.locking import DamagedStoreError, ForeignStoreError, first_line, opened
+from cleanfeed.quarantine.locking import first_line, opened
 from cleanfeed.quarantine.sources import HandDecision, IncidentFile, Note
 from cleanfeed.runs.incident_files import decode_incident
 

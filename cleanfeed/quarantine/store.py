@@ -18,11 +18,11 @@ from typing import Any, get_args
 
 import duckdb
 
-from cleanfeed.arguments import check_call, check_list, check_path, wrong
-from cleanfeed.errors import BusyError, CleanfeedError, MisuseError, one_line
+from cleanfeed.arguments import check_call, check_list, check_path, is_hash, wrong
+from cleanfeed.errors import BusyError, CleanfeedError, DamagedStoreError, MisuseError, one_line
 from cleanfeed.quarantine import schema
 from cleanfeed.quarantine.exporting import write_export
-from cleanfeed.quarantine.locking import DamagedStoreError, first_line, only_writer, opened
+from cleanfeed.quarantine.locking import first_line, only_writer, opened
 from cleanfeed.quarantine.rebuild import (
     Contents,
     Sources,
@@ -476,7 +476,7 @@ def checked_hashes(hashes: Sequence[str]) -> list[str]:
     if not hashes:
         raise MisuseError(one_line("no sample given", "HASH", "nothing", "sample hashes"))
     for text in hashes:
-        if not isinstance(text, str) or len(text) != 32 or not set(text) <= set("0123456789abcdefABCDEF"):
+        if not is_hash(text):
             raise MisuseError(
                 one_line("not a hash", "HASH", repr(text)[:62], "32 hexadecimal digits, a sample_hash")
             )

@@ -32,7 +32,7 @@ LARGEST = 1e9
 """Written for a score that is infinite."""
 
 EXCERPT_CHARS = 600
-"""Code points of a sample's text that are kept unless the whole text is asked for."""
+"""Code points of a sample's text that are kept."""
 EXCERPT_TOKENS = 600
 """Tokens that are decoded for an excerpt: a token is at least one code point nearly always."""
 EXCERPT_COLUMN = "excerpt"
@@ -111,25 +111,23 @@ def suspect_rows(
     places: dict[str, Any],
     *,
     decode: Callable[[list[int]], str] | None = None,
-    full_text: bool = False,
 ) -> pa.Table:
     """Return the table of an incident's suspects from rows of the curriculum.
 
-    The whole text and the token ids stay out unless they are asked for: they can be large, and private. An excerpt of
-    ``EXCERPT_CHARS`` code points takes their place.
+    The whole text and the token ids stay out: they can be large, and private. An excerpt of ``EXCERPT_CHARS`` code
+    points takes their place.
 
     Args:
         rows: Columns of the curriculum, one row a suspect sample; ``text`` or ``input_ids`` are used for the excerpt.
         places: For ``attempt``, ``step``, ``slot``, ``score`` and ``loss`` one value a row; what is missing is null.
         decode: Token ids to text, where the curriculum holds no text.
-        full_text: Keep ``text`` and ``input_ids`` whole as well.
     """
     unknown = places.keys() - PLACE_COLUMNS.keys()
     if unknown:
         raise ValueError(f"no such column of suspects: {', '.join(sorted(unknown))}")
     excerpts = pa.array(_excerpts(rows, decode), pa.large_string())
     # A field of the user's own may have one of these names: then ours stands.
-    left_out = {*PLACE_COLUMNS, EXCERPT_COLUMN, *(() if full_text else BULKY)}
+    left_out = {*PLACE_COLUMNS, EXCERPT_COLUMN, *BULKY}
     kept = rows.select([name for name in rows.column_names if name not in left_out])
     for name, kind in PLACE_COLUMNS.items():
         values = places.get(name)

@@ -45,24 +45,6 @@ class Step:
         accepted: The decision; None before `accept`.
     """
 
-    __slots__ = (
-        "_at",
-        "_guard",
-        "accepted",
-        "batches",
-        "committed",
-        "due",
-        "ids",
-        "losses",
-        "lr",
-        "metrics",
-        "number",
-        "numbers",
-        "per_sample",
-        "shares",
-        "slot",
-    )
-
     def __init__(
         self,
         guard: Decider,

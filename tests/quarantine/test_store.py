@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cleanfeed.errors import MisuseError
+from cleanfeed.errors import DamagedStoreError, ForeignStoreError, MisuseError
 from cleanfeed.quarantine import schema
-from cleanfeed.quarantine.locking import DamagedStoreError, ForeignStoreError
 from cleanfeed.quarantine.sources import decisions_path
 from cleanfeed.quarantine.store import Quarantine
 from cleanfeed.runs.incident_files import write_incident

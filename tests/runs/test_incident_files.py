@@ -74,13 +74,10 @@ def test_a_later_answer_leaves_the_rows_of_the_samples_it_does_not_name(tmp_path
     assert again["doc_id"].to_pylist() == ["a", "b"]
 
 
-def test_excerpts_are_short_unless_the_whole_text_is_asked_for() -> None:
+def test_excerpts_are_short_and_take_the_place_of_the_text() -> None:
     short = suspect_rows(ROWS, {})
     assert short["excerpt"].to_pylist() == ["short", ("long " * 1000)[:EXCERPT_CHARS]]
     assert "text" not in short.column_names
-    full = suspect_rows(ROWS, {}, full_text=True)
-    assert full["text"].to_pylist() == ["short", "long " * 1000]
-    assert full["excerpt"] == short["excerpt"]
 
 
 def test_token_ids_are_decoded_for_the_excerpt() -> None:
