@@ -78,15 +78,15 @@ class InMemory(Dataset[Any]):
         self.ids = np.concatenate([part.values for part in parts])
         lengths = np.concatenate([np.diff(np.asarray(part.bounds)) for part in parts])
         self.bounds = np.concatenate([[0], np.cumsum(lengths)])
+        self.rows = Rows.cut(self.ids, self.bounds[:-1], lengths)
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
     def __getitems__(self, rows: list[int]) -> Samples:
         numbers = np.array(rows)
-        starts = self.bounds[numbers]
-        lengths = self.bounds[numbers + 1] - starts
-        return Samples(numbers, lengths, np.zeros_like(lengths), Rows.cut(self.ids, starts, lengths))
+        taken = self.rows.take(numbers)
+        return Samples(numbers, taken.spans[1], np.zeros_like(numbers), taken)
 
     def stages(self) -> Iterator[tuple[int, int]]:
         """Yield the first row of each stage that has samples, and the row after its last."""

@@ -193,17 +193,16 @@ class Curriculum(Dataset[Item]):
     def _samples(self, sample_ids: Int64, rows: list[int]) -> Samples:
         """Return the samples of some rows, which are the ids as Python integers."""
         reader, texts, tokens = self._own(), None, None
-        ends = min(rows, default=0), max(rows, default=0)
-        self._check(ends[1])
+        self._check(max(rows, default=0))
         if self._following is not None:
             following, self._following = self._following, None
             following = np.where(following < 0, ~following, following)
             reader.expect(following[following < len(self)])
         if self.tokenizer_digest is None:
-            texts, limits = reader.texts(sample_ids, ends)
+            texts, limits = reader.texts(sample_ids)
             lengths = np.zeros_like(sample_ids)
         else:
-            tokens, limits = reader.ids(sample_ids, ends)
+            tokens, limits = reader.ids(sample_ids)
             lengths = tokens.spans[1]
         if reader.needed > self.cache_bytes and not self._warned:
             self._warn(reader.needed)

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
+from time import perf_counter
 from typing import Generic, TypeVar
 
 
@@ -32,22 +33,30 @@ class Decoded(Generic[Key, Value]):
     """Values by key, kept within a bound of bytes, the least recently used dropped first; safe to use from threads.
 
     Told what will be asked for next (:meth:`expect`), a thread makes these values ahead, as long as those nobody has
-    asked for yet take up less than half of the bound. What is given out never depends on it.
+    asked for yet take up less than half of the bound. What is given out never depends on it. Where values are made
+    quickly it pays not to: two threads of Python take turns, and a turn costs what it could save.
 
     Args:
         limit: Bytes to keep at most; the value made last stays even if it alone is larger.
         make: Makes a value; called in the thread of who asks.
         make_ahead: The same, called in the other thread; None: nothing is made ahead.
+        quick: Seconds; nothing is made ahead while values take less, averaged over the last few.
     """
 
     def __init__(
-        self, limit: int, make: Callable[[Key], Value], make_ahead: Callable[[Key], Value] | None = None
+        self,
+        limit: int,
+        make: Callable[[Key], Value],
+        make_ahead: Callable[[Key], Value] | None = None,
+        *,
+        quick: float = 0.0,
     ) -> None:
         self.limit = limit
         self.nbytes = 0
         self.made = 0
         """Values made so far, in either thread."""
         self._make, self._make_ahead = make, make_ahead
+        self._quick, self._seconds = quick, 0.0
         self._lock = threading.Lock()
         self._values: dict[Key, Value] = {}
         self._now = 0
@@ -107,17 +116,19 @@ class Decoded(Generic[Key, Value]):
             with self._lock:
                 self._use(value)
             return value
+        begin = perf_counter()
         try:
             value = self._make(key)
         except BaseException as error:
             self._give_up(key, mine, error)
             raise
-        self._keep(key, value, mine, ahead=False)
+        self._keep(key, value, mine, perf_counter() - begin, ahead=False)
         return value
 
-    def _keep(self, key: Key, value: Value, waiting: Future[Value], *, ahead: bool) -> None:
+    def _keep(self, key: Key, value: Value, waiting: Future[Value], seconds: float, *, ahead: bool) -> None:
         with self._lock:
             self.made += 1
+            self._seconds += (seconds - self._seconds) / 4
             del self._making[key]
             self._values[key] = value
             value.used, value.fresh = self._now, ahead
@@ -147,18 +158,21 @@ class Decoded(Generic[Key, Value]):
 
     def _start(self) -> None:
         with self._lock:
-            if self._busy or self._fresh_bytes * 2 >= self.limit:
+            if self._busy or self._enough():
                 return
             self._busy = True
             self._thread = self._thread or ThreadPoolExecutor(1, "cleanfeed-decode-ahead")
         self._thread.submit(self._run)
+
+    def _enough(self) -> bool:
+        return self._fresh_bytes * 2 >= self.limit or self._seconds < self._quick
 
     def _run(self) -> None:
         """Make what is expected, until there is enough of it."""
         mine: Future[Value]
         while True:
             with self._lock:
-                if not self._expected or self._fresh_bytes * 2 >= self.limit:
+                if not self._expected or self._enough():
                     self._busy = False
                     return
                 key = self._expected.popleft()
@@ -166,9 +180,10 @@ class Decoded(Generic[Key, Value]):
                     continue
                 mine = self._making[key] = Future()
             assert self._make_ahead is not None
+            begin = perf_counter()
             try:
                 value = self._make_ahead(key)
             except Exception as error:  # noqa: BLE001 - it is told to whoever asks for this value, and only then
                 self._give_up(key, mine, error)
             else:
-                self._keep(key, value, mine, ahead=True)
+                self._keep(key, value, mine, perf_counter() - begin, ahead=True)

@@ -141,6 +141,14 @@ def test_who_asks_for_what_is_being_made_waits_for_it():
     assert decoded._fresh_bytes == 0
 
 
+def test_nothing_is_made_ahead_where_values_are_made_quickly():
+    decoded: Decoded[int, Number] = Decoded(1000, Number, Number, quick=3600.0)
+    decoded.expect([1, 2])
+    decoded.get([0])
+    assert (decoded.made, decoded._thread) == (1, None)
+    assert keys_of(decoded.get([1, 2])) == [1, 2]
+
+
 def test_nothing_is_made_ahead_where_that_is_turned_off():
     decoded: Decoded[int, Number] = Decoded(1000, Number)
     decoded.expect([1, 2])
