@@ -43,7 +43,7 @@ class Watch:
 
     - ``nonfinite``: the loss or the norm is NaN or Inf, in the grace as well;
     - ``conjunction``: loss (or the worst micro-batch's) and log grad norm leave their bands within ``conjunction``
-      steps;
+      steps, or one does where the other has never lain so far out;
     - ``robust_z``: one z is extreme;
     - ``samples``: one sample, or two or three together, lost far more or far less than any do in a batch;
     - ``persistence``: ``persist`` losses in a row are outliers;
@@ -236,7 +236,7 @@ class Watch:
                 limit = self._act_limit(detector, step)
                 extreme = detector.trip(metrics, detector.reading, limit)
                 trips.append(self._as_act(extreme, event, tail=tail.at(step)))
-        trips += self._conjunction(event, outliers[0])
+        trips += self._conjunction(event, outliers[0], {**event.strong, **self._beside(step, outliers)})
         if self._loss_in_row >= policy.persist:
             trips.append(self._as_act(outliers[0], event, rule="persistence", in_row=self._loss_in_row))
         if notable and not event.notable:
@@ -251,18 +251,35 @@ class Watch:
             return None
         return [trip.step, z / tail.raised(trip.step, policy.z_observe, policy.tail_conjunction)]
 
-    def _conjunction(self, event: Observation, trip: Trip) -> list[Trip]:
+    def _beside(self, step: int, outliers: list[Trip]) -> dict[str, list[float]]:
+        """Return step and strength of the loss beside an outlying norm, or the other way round, where it is no outlier.
+
+        It must lie beyond every harmless step too: two signals that are both so far out at once are as seldom as two
+        outliers, where their geometric mean is that of two outliers.
+        """
+        out, policy = {trip.signal for trip in outliers}, self.policy
+        found = {}
+        for detector in self._leading if any(one.signal in out for one in self._leading) else ():
+            reading, tail = detector.reading, self._tails[detector.signal]
+            if detector.signal in out or reading is None or reading.z < max(HARMLESS, tail.at(step)):
+                continue
+            usual = tail.raised(step, policy.z_observe, policy.tail_conjunction)
+            found[detector.signal] = [step, reading.z / usual]
+        return found
+
+    def _conjunction(self, event: Observation, trip: Trip, strong: dict[str, list[float]]) -> list[Trip]:
         """Return a trip where loss and norm are both beyond all that was harmless, and together far enough."""
-        norm = event.strong.get("grad_norm")
+        norm = strong.get("grad_norm")
         if norm is None:
             return []
-        parts = (event.strong.get(one.signal, self._parts_strong.get(one.signal)) for one in self._parts)
-        for loss in (event.strong.get("loss"), *parts):
+        parts = (strong.get(one.signal, self._parts_strong.get(one.signal)) for one in self._parts)
+        for loss in (strong.get("loss"), *parts):
             near = loss is not None and abs(loss[0] - norm[0]) <= self.policy.conjunction
             if loss is None or not near or max(loss[0], norm[0]) != trip.step or loss[1] * norm[1] < 1.0:
                 continue
             event.onset = min(event.onset, int(loss[0]))
-            peaks = {signal: event.peaks[signal] for signal in event.strong}
+            now = {one.signal: one.reading.z for one in self._leading if one.reading is not None}
+            peaks = {signal: event.peaks.get(signal, now.get(signal)) for signal in strong}
             return [self._as_act(trip, event, rule="conjunction", peaks=peaks)]
         return []
 

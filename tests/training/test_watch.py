@@ -68,6 +68,18 @@ def test_a_lone_outlier_is_an_observation_and_its_step_is_taken() -> None:
     assert [trip.level for v in verdicts for trip in v.trips] == ["observe"]
 
 
+@pytest.mark.parametrize(
+    ("loss", "norm", "rules"),
+    [(5.5, 9.0, ["conjunction"]), (9.0, 5.5, ["conjunction"]), (5.5, 6.5, []), (3.0, 9.5, [])],
+)
+def test_an_outlier_beside_a_signal_that_never_lay_so_far_out_counts_as_two_where_they_are_as_seldom(
+    loss: float, norm: float, rules: list[str]
+) -> None:
+    sick = {"loss": 2.0 + 0.02 * loss, "grad_norm": 0.5 * math.exp(0.2 * norm)}
+    found = opened(run(Watch(EARLY), changed(healthy(400), 300, **sick)))
+    assert found == [(300, rule, 300) for rule in rules]
+
+
 def test_an_extreme_loss_alone_is_an_incident_and_its_step_is_not_taken() -> None:
     verdicts = run(Watch(EARLY), changed(healthy(400), 300, loss=9.0))
     assert opened(verdicts) == [(300, "robust_z", 300)]

@@ -101,6 +101,7 @@ KINDS: dict[str, Callable[[np.ndarray[Any, Any], np.random.Generator], np.ndarra
     "half of it": lambda ids, dice: np.where(
         dice.random(len(ids)) < 0.5, dice.integers(1 + HEALTHY, VOCABULARY, size=len(ids)), ids
     ),
+    "end marks": lambda ids, dice: np.zeros(len(ids)),
     "all but its beginning": lambda ids, dice: np.where(
         np.arange(len(ids)) < 4, ids, 1 + HEALTHY + ids % POISON
     ),
