@@ -13,8 +13,8 @@ collator:
 - *litdata*: optimized chunks on disk, each stage shuffled; run by the Python that ``CLEANFEED_LITDATA_PYTHON`` names.
 
 The loaders take turns, a whole epoch each, cleanfeed's with an empty cache; a ratio is the median over the rounds.
-cleanfeed reads ahead in a thread, which pays where there is a second free processor; what the main thread alone uses by
-the processor is given beside the clock, and says on a busy machine what a free one would show.
+Straight from Parquet cleanfeed decodes ahead in a thread, which pays where there is a second free processor; what the
+main thread alone uses by the processor is given beside the clock: on a busy machine it says what a free one would show.
 """
 
 from __future__ import annotations

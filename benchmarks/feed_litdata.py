@@ -1,6 +1,6 @@
 """One epoch of litdata: arrays of ids go in; batches a second come out as JSON.
 
-``python feed_litdata.py FOLDER ROWS``, run by a Python that has litdata and torch. FOLDER holds ``ids.npy``,
+``python feed_litdata.py FOLDER ROWS``, run by a Python that has litdata, torch and numba. FOLDER holds ``ids.npy``,
 ``bounds.npy`` and ``stages.npy``; chunks are written beside them when they are not there yet.
 """
 

@@ -149,16 +149,9 @@ class CurriculumSampler(Sampler[list[int]]):
 
     def __len__(self) -> int:
         """Return this rank's micro-batches of the whole run, from its first slot on, without excluded slots."""
-        return self._micro_batches(0)
-
-    def remaining(self) -> int:
-        """Return the micro-batches that a new iterator will yield: from the committed cursor on."""
-        return self._micro_batches(self._committed)
-
-    def _micro_batches(self, first: int) -> int:
-        last = self.n_slots - 1
-        holes = [(max(low, first), high) for low, high in self.exclusions.holes if high >= first]
-        return self._count(first, last) - sum(self._count(low, high) for low, high in holes)
+        return self._count(0, self.n_slots - 1) - sum(
+            self._count(first, last) for first, last in self.exclusions.holes
+        )
 
     def _count(self, first: int, last: int) -> int:
         sizes = self.schedule.sizes(first, last)
@@ -295,11 +288,6 @@ class CurriculumSampler(Sampler[list[int]]):
         """Take samples out of the quarantine; return how many were in it."""
         check_list("release", "hashes", hashes, "sample hashes")
         return self.exclusions.release([hash_bytes(one) for one in hashes])
-
-    def excluded_share(self) -> float:
-        """Return the share of the run's samples that are left out by skip ranges and quarantine, 0 to 1."""
-        trained = self.epochs * self.curriculum.catalog.samples - self.dropped
-        return self.exclusions.samples() / trained
 
     def excluded_by(self, hashes: Iterable[str | bytes], ranges: Iterable[tuple[int, int]]) -> int:
         """Return how often a sample is left out over the run by some hashes and skip ranges alone.
