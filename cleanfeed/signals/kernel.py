@@ -16,8 +16,9 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-inner = njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-"""Without the ways in from Python, which take a good part of the time a small function needs to compile.
+inner = njit(nogil=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+"""Without the ways in from Python, which take a good part of the time a small function needs to compile, and without
+the counts of who uses an array, which nobody here makes: they would change at each call.
 
 Nothing of it is kept on disk by itself, but only as a part of what calls it. numba looks at one file when it decides
 whether what it has is still good, so a caller that is kept takes :func:`fingerprint` into its key: a loop in a closure,
@@ -54,6 +55,16 @@ def leading_zeros(typing: Any, word: Any) -> Any:
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.uint64), emit
+
+
+@intrinsic
+def ones(typing: Any, word: Any) -> Any:
+    """Count the set bits of a number."""
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
 
     return types.int64(types.uint64), emit
 

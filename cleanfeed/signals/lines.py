@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cleanfeed.signals.kernel import inner
-from cleanfeed.signals.view import BREAK, BULLETED, COLON_ENDS, ELLIPSIS_ENDS, ENDS
+from cleanfeed.signals.reading import BREAK, BULLETED, COLON_ENDS, ELLIPSIS_ENDS, ENDS
 
 SHORT_LINE = 30
 """Characters of a short line, as in FineWeb."""

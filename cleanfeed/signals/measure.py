@@ -146,6 +146,7 @@ def _scratch(longest: int) -> Scratch:
         scratch = _kept.pop()
         if scratch[0] >= longest:
             return scratch
+        del scratch  # before the larger one is made, which may take its place
     # Sizes by powers of two: texts a little longer than those before do not need it made anew.
     size = 1 << max(longest - 1, 2**16 - 1).bit_length()
     return size, make_view(size), make_grams(size), make_period_scratch(size)

@@ -71,6 +71,9 @@ RUN, RUN_AT, STACK, MARK_AT, FLAG_TAGS, PAIRS, LAST, BEFORE_LAST, LAST_FLAGS, BI
 )
 
 
+BREAK, ENDS, COLON_ENDS, ELLIPSIS_ENDS, BULLETED = 1, 2, 4, 8, 16
+"""Bits of a line: it begins a paragraph; how it ends; it begins with a list mark."""
+
 _WORDY = LETTER | NUMBER
 _UNCUT = CJK | SPACELESS
 _JOINED_SCRIPTS = tuple(SCRIPTS.index(name) + 1 for name in ("arabic", "hebrew", "indic", "other"))

@@ -20,12 +20,18 @@ import numpy as np
 import numpy.typing as npt
 
 from cleanfeed.signals.kernel import bytes_in, inner, load_8, same_as_next, trailing_zeros
+from cleanfeed.signals.plain import AHEAD, BLOCK, is_mixed, plain_bytes, read_plain
 from cleanfeed.signals.reading import (
     ALPHA_WORDS,
     BITS,
+    BREAK,
+    BULLETED,
     BYTES,
     CHARS,
+    COLON_ENDS,
     COUNT_NAMES,
+    ELLIPSIS_ENDS,
+    ENDS,
     KEPT_LINES,
     KEPT_WORDS,
     LINES,
@@ -71,19 +77,16 @@ from cleanfeed.signals.tables import (
 
 MAX_WORDS = 1 << 21
 """Words and lines past this number are counted but not kept: repeats are measured over the text before them."""
-BREAK, ENDS, COLON_ENDS, ELLIPSIS_ENDS, BULLETED = 1, 2, 4, 8, 16
-"""Bits of a line: it begins a paragraph; how it ends; it begins with a list mark."""
-
 _32 = np.uint64(32)
 _ZERO = np.uint64(0)
 _ONE = np.uint64(1)
-BLOCK = 32
+PART = 32
 """Bytes of a word looked at together."""
-_WHOLE, _LAST = np.uint64(2**BLOCK - 1), np.uint64(BLOCK - 1)
-_ends = bytes_in(BLOCK, (9, 13), (32, 32), (128, 255))
-_digits = bytes_in(BLOCK, (48, 57))
-_letters = bytes_in(BLOCK, (97, 122), folded=True)
-_pairs = same_as_next(BLOCK)
+_WHOLE, _LAST = np.uint64(2**PART - 1), np.uint64(PART - 1)
+_ends = bytes_in(PART, (9, 13), (32, 32), (128, 255))
+_digits = bytes_in(PART, (48, 57))
+_letters = bytes_in(PART, (97, 122), folded=True)
+_pairs = same_as_next(PART)
 
 
 class View(NamedTuple):
@@ -168,11 +171,14 @@ def scan(
     counts[RUN_AT] = counts[MARK_AT] = -2
     kept, n = len(word_hash), len(data)
     # Typed, for a plain 0 is a type of its own to numba, and every function called with it would be compiled twice.
+    # vain: byte up to which no block of plain words begins
     # tail: continuation bytes so far, so that i - tail is the number of characters so far
-    i = tail = np.int64(0)
-    words = chars_before = lines = run_from = line_words = line_from = length = bits_of_line = 0
-    stop = -1
-    breaks = BREAK
+    i = tail = words = chars_before = line_words = lines = np.int64(0)
+    line_from = length = bits_of_line = run_from = np.int64(0)
+    stop = vain = np.int64(-1)
+    if is_mixed(seen, n):
+        vain = n
+    breaks = np.int64(BREAK)
     whole = template = SEED
     word_total[0] = line_word[0] = line_sentences[0] = 0
     while True:
@@ -213,13 +219,29 @@ def scan(
                 break
         if i >= n:
             break
+        if i > vain and i != stop and byte < 128 and i + BLOCK + AHEAD <= n:
+            ahead = plain_bytes(data, i)
+            vain = i + ahead
+            if ahead == BLOCK:
+                (
+                    i, vain, words, chars_before, lines, line_words, line_from, length, bits_of_line, breaks, stop,
+                    whole, template,
+                ) = read_plain(
+                    data, counts, word_start, word_stop, word_hash, word_total,
+                    line_stop, line_word, line_chars, line_sentences, line_bits, line_hash, line_template,
+                    i, tail, words, chars_before, lines, line_words, line_from, length, bits_of_line, breaks, stop,
+                    whole, template,
+                )  # fmt: skip
+                byte = np.int64(data[np.uint64(i)]) if i < n else np.int64(32)
+                if byte >= 128 or table[np.uint64(byte)] & SPACE != 0:
+                    continue
         # One word; first 32 bytes at once as long as they are ASCII and none stands three times in a row.
         start, start_tail, joined = i, tail, i == stop
         if not joined:
             run_from = i - tail
         some_letters = some_digits = some_pairs = pairs = h = _ZERO
         ended = False
-        while byte < 128 and i + BLOCK + 8 <= n:
+        while byte < 128 and i + PART + 8 <= n:
             ends = _ends(data, i)
             inside = (
                 ends ^ (ends - _ONE)
@@ -231,7 +253,7 @@ def scan(
             some_digits |= _digits(data, i) & inside
             some_letters |= _letters(data, i) & inside
             if ends == _ZERO:
-                i += BLOCK
+                i += PART
                 continue
             size = trailing_zeros(ends)
             i += size

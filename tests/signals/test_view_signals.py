@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from cleanfeed.signals import plain as blocks
 from cleanfeed.signals.measure import measure_texts
 from cleanfeed.signals.registry import VIEW_SIGNALS
+from cleanfeed.signals.tables import CLOSER, COLON, ELLIPSIS, SPACE, TERMINAL, WIDE, packed_tables
 from tests.signals import plain
 
 VISIBLE = (
@@ -65,6 +68,39 @@ def assert_as_plain(texts: Sequence[str]) -> None:
 @example(["a\n\nb\n\na\n\nb"])
 def test_every_signal_equals_the_plain_count(texts: list[str]) -> None:
     assert_as_plain(texts)
+
+
+ASCII_WORDS = st.one_of(
+    st.sampled_from(
+        'the a I to privacy policy x. y? end.) (w.) "v." - * + -- a: 12 1.5 dd22 aa bbb ... :) {'.split()
+    ),
+    st.text("abcXYZ01.,-:!?)'\"", min_size=1, max_size=90),
+)
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(st.tuples(ASCII_WORDS, GAPS), min_size=8, max_size=60),
+    st.lists(st.tuples(st.integers(0, 400), st.sampled_from([*VISIBLE, *WHITE, *ODD, "ddd"])), max_size=3),
+)
+def test_blocks_of_ascii_are_read_like_any_other_text(
+    words: list[tuple[str, str]], others: list[tuple[int, str]]
+) -> None:
+    text = "".join(map("".join, words))
+    for at, other in others:
+        text = text[:at] + other + text[at:]
+    # The longer text has the same words, read in blocks up to its end too.
+    assert_as_plain([text, text + " z" * 60])
+
+
+def test_the_classes_that_blocks_are_read_by_are_those_of_the_tables() -> None:
+    flags = packed_tables()[:128]
+    classes = ((blocks.WHITE, SPACE), (blocks.TERMINALS, TERMINAL), (blocks.CLOSERS, CLOSER))
+    for ranges, bit in classes:
+        named = {code for low, high in ranges for code in range(low, high + 1)}
+        assert named == set(np.flatnonzero(flags & bit).tolist())
+    assert not np.any(flags & (ELLIPSIS | WIDE))
+    assert np.flatnonzero(flags & COLON).tolist() == [58]
 
 
 @settings(max_examples=150)
