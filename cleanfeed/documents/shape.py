@@ -47,7 +47,12 @@ def shape_damage(head: bytes) -> Damage | None:
         if (is_json(first) and second) or (is_object(second) and third[:1] != b"]"):
             return None
         # A second line too long to be seen whole is believed by how it begins, unless the first one is not over.
-        if len(head) == SHAPE_BYTES and head.endswith(second) and second.startswith(b"{") and first[-1] not in b"[,":
+        if (
+            len(head) == SHAPE_BYTES
+            and head.endswith(second)
+            and second.startswith(b"{")
+            and first[-1] not in b"[,"
+        ):
             return None
         return Damage("json_array", 0, "not JSON Lines: looks like one JSON array")
     if first == b"{" and second and not second.startswith(b"{"):
