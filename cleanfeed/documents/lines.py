@@ -78,11 +78,12 @@ def read_blocks(
     while stop is None or offset < stop:
         near = block_bytes if stop is None else min(block_bytes, stop - offset + NEAR_BYTES)
         try:
-            for size in (near, block_bytes):
-                while len(data) < size and (chunk := read(size - len(data))):
-                    data += chunk
-                if stop is not None and data.find(b"\n", stop - 1 - offset) >= 0:
+            # No further than to the end of the last line that is wanted: the stream may break behind it.
+            while len(data) < block_bytes and (stop is None or data.find(b"\n", stop - 1 - offset) < 0):
+                chunk = read((near if len(data) < near else block_bytes) - len(data))
+                if not chunk:
                     break
+                data += chunk
         except broken:
             yield from _torn(data, offset, max_line)
             raise

@@ -51,7 +51,7 @@ def shape_damage(head: bytes) -> Damage | None:
             len(head) == SHAPE_BYTES
             and head.endswith(second)
             and second.startswith(b"{")
-            and first[-1] not in b"[,"
+            and first[-1] not in b"[,:{"
         ):
             return None
         return Damage("json_array", 0, "not JSON Lines: looks like one JSON array")

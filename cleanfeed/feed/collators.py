@@ -47,7 +47,7 @@ class Tokenizing:
 
     @cached_property
     def _encoder(self) -> TextEncoder:
-        # Imported where it is used: it brings numba, and only text curricula with a tokenizer file need it.
+        # Imported where it is used: only text curricula with a tokenizer file need it.
         from cleanfeed.curriculum.tokenizer import TextEncoder
 
         return TextEncoder(str(self.tokenizer))

@@ -111,13 +111,19 @@ class DecodedFiles:
         if size < HEAD.size:
             raise ValueError(f"{size} bytes")
         # Not mmap.mmap, which keeps a descriptor open for each map; here only the map stays, as long as it is seen.
-        content = torch.from_file(path, size=size, dtype=torch.uint8).numpy().data.toreadonly()
+        try:
+            content = torch.from_file(path, size=size, dtype=torch.uint8).numpy().data.toreadonly()
+        except RuntimeError as error:  # as torch says that a file cannot be opened, or is shorter by now
+            os.stat(path)  # noqa: PTH116 - one that is gone is none
+            raise OSError(str(error).splitlines()[0]) from error
         checksum, *found, id_bytes = HEAD.unpack_from(content)
         if xxhash.xxh3_128_digest(content[CHECKSUM_BYTES:]) != checksum:
             raise ValueError("a wrong checksum")
         if found != [FORMAT, self._digest, place.first_row, place.rows]:
             raise ValueError("a row group of another place or format")
         start = HEAD.size + 4 * (place.rows + 1)
+        if size < start or id_bytes not in (2, 4):
+            raise ValueError("a row group without room for its rows")
         ids: Ids = np.frombuffer(content[start:], dtype=np.uint16 if id_bytes == 2 else np.int32)
         ragged = Ragged(ids, content[HEAD.size : start].cast("i"))
         ragged.place = place_of(ids, ragged.bounds)

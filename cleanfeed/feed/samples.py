@@ -9,6 +9,7 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
+from cleanfeed.errors import MisuseError, one_line
 from cleanfeed.feed.rows import NO_TOKENS, Rows
 
 FILLER = -(1 << 62)
@@ -46,17 +47,36 @@ class Samples(Sequence[Item]):
 
     @classmethod
     def gathered(cls, batch: Sequence[Mapping[str, Any]]) -> Samples:
-        """Return a batch as it is, or put together from dicts such as those of ``Curriculum[i]``."""
+        """Return a batch as it is, or put together from dicts such as those of ``Curriculum[i]``.
+
+        Raises:
+            MisuseError: A row has more ids than its ``length`` says.
+        """
         if isinstance(batch, Samples):
             return batch
         has_tokens = all("input_ids" in item for item in batch)
+        tokens = (
+            Rows.of(np.asarray(item["input_ids"], dtype=np.int32) for item in batch) if has_tokens else None
+        )
+        lengths = _integers(
+            item["length"] if "length" in item else len(item.get("input_ids", ())) for item in batch
+        )
+        if tokens is not None and (over := np.flatnonzero(tokens.spans[1] > lengths)).size:
+            row = int(over[0])
+            raise MisuseError(
+                one_line(
+                    "a row has more ids than its length says",
+                    f"sample {batch[row].get('sample_id', NO_SAMPLE)}",
+                    f"{tokens.spans[1, row]} ids",
+                    f"at most {lengths[row]}",
+                    "Change length together with input_ids, or leave it out.",
+                )
+            )
         return cls(
             _integers(item.get("sample_id", NO_SAMPLE) for item in batch),
-            _integers(
-                item["length"] if "length" in item else len(item.get("input_ids", ())) for item in batch
-            ),
+            lengths,
             _integers(item.get("limit", 0) for item in batch),
-            Rows.of(np.asarray(item["input_ids"], dtype=np.int32) for item in batch) if has_tokens else None,
+            tokens,
             None if has_tokens else [str(item.get("taken_from", item["text"])) for item in batch],
         )
 

@@ -85,7 +85,7 @@ def sample_ids(batch: Any) -> Int64:
         )
     if isinstance(ids, torch.Tensor):
         ids = ids.numpy() if ids.is_cpu else ids.cpu().numpy()
-    return np.asarray(ids, dtype=np.int64).reshape(-1)
+    return np.ascontiguousarray(ids, dtype=np.int64).reshape(-1)
 
 
 def count(batches: Sequence[Any], ids: Sequence[Int64]) -> Counts:
@@ -154,10 +154,8 @@ def _count_padded(ids: Int64, labels: Int64, mask: Int64) -> tuple[int, int, int
 
 
 ensure_cache(Path(__file__).parent)
-_ROWS = types.Array(types.int64, 2, "C")
-_count_padded = njit([types.UniTuple(types.int64, 3)(types.int64[::1], _ROWS, _ROWS)], cache=True)(
-    _count_padded
-)
+_IDS, _ROWS = types.Array(types.int64, 1, "C", readonly=True), types.Array(types.int64, 2, "C")
+_count_padded = njit([types.UniTuple(types.int64, 3)(_IDS, _ROWS, _ROWS)], cache=True)(_count_padded)
 
 
 def _labels(batch: Mapping[str, Any], real: npt.NDArray[np.bool_]) -> int:

@@ -71,8 +71,9 @@ class Step:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the micro-batches; beginning again forgets what was told of them."""
-        self.losses, self.per_sample = [], []
+        """Yield the micro-batches; beginning again before `accept` forgets what was told of them."""
+        if self.accepted is None:
+            self.losses, self.per_sample = [], []
         for place, batch in enumerate(self.batches):
             self._at = place
             yield batch

@@ -236,7 +236,7 @@ class Watch:
                 limit = self._act_limit(detector, step)
                 extreme = detector.trip(metrics, detector.reading, limit)
                 trips.append(self._as_act(extreme, event, tail=tail.at(step)))
-        trips += self._conjunction(event, outliers[0], {**event.strong, **self._beside(step, outliers)})
+        trips += self._conjunction(event, outliers)
         if self._loss_in_row >= policy.persist:
             trips.append(self._as_act(outliers[0], event, rule="persistence", in_row=self._loss_in_row))
         if notable and not event.notable:
@@ -251,35 +251,41 @@ class Watch:
             return None
         return [trip.step, z / tail.raised(trip.step, policy.z_observe, policy.tail_conjunction)]
 
-    def _beside(self, step: int, outliers: list[Trip]) -> dict[str, list[float]]:
-        """Return step and strength of the loss beside an outlying norm, or the other way round, where it is no outlier.
+    def _beside(self, outliers: list[Trip]) -> tuple[list[float], list[float]] | None:
+        """Return step and strength of loss and norm where one is an outlier of this step and the other is not.
 
-        It must lie beyond every harmless step too: two signals that are both so far out at once are as seldom as two
-        outliers, where their geometric mean is that of two outliers.
+        The other must lie beyond every harmless step too: two signals that are both so far out at once are as seldom
+        as two outliers, where their geometric mean is that of two outliers.
         """
-        out, policy = {trip.signal for trip in outliers}, self.policy
-        found = {}
-        for detector in self._leading if any(one.signal in out for one in self._leading) else ():
-            reading, tail = detector.reading, self._tails[detector.signal]
-            if detector.signal in out or reading is None or reading.z < max(HARMLESS, tail.at(step)):
-                continue
-            usual = tail.raised(step, policy.z_observe, policy.tail_conjunction)
-            found[detector.signal] = [step, reading.z / usual]
-        return found
+        leading = [trip for trip in outliers if self._all[trip.signal].leads]
+        strength = self._strength(leading[0]) if len(leading) == 1 else None
+        if strength is None:
+            return None
+        step = leading[0].step
+        (other,) = (detector for detector in self._leading if detector.signal != leading[0].signal)
+        reading, tail = other.reading, self._tails[other.signal]
+        if reading is None or reading.z < max(HARMLESS, tail.at(step)):
+            return None
+        beside = [step, reading.z / tail.raised(step, self.policy.z_observe, self.policy.tail_conjunction)]
+        return (strength, beside) if leading[0].signal == "loss" else (beside, strength)
 
-    def _conjunction(self, event: Observation, trip: Trip, strong: dict[str, list[float]]) -> list[Trip]:
+    def _conjunction(self, event: Observation, outliers: list[Trip]) -> list[Trip]:
         """Return a trip where loss and norm are both beyond all that was harmless, and together far enough."""
+        trip, strong = outliers[0], event.strong
         norm = strong.get("grad_norm")
-        if norm is None:
-            return []
         parts = (strong.get(one.signal, self._parts_strong.get(one.signal)) for one in self._parts)
-        for loss in (strong.get("loss"), *parts):
-            near = loss is not None and abs(loss[0] - norm[0]) <= self.policy.conjunction
-            if loss is None or not near or max(loss[0], norm[0]) != trip.step or loss[1] * norm[1] < 1.0:
+        pairs = [
+            (loss, norm) for loss in (strong.get("loss"), *parts) if loss is not None and norm is not None
+        ]
+        beside = self._beside(outliers)
+        for loss, norm in [*pairs, beside] if beside is not None else pairs:
+            near = abs(loss[0] - norm[0]) <= self.policy.conjunction
+            if not near or max(loss[0], norm[0]) != trip.step or loss[1] * norm[1] < 1.0:
                 continue
             event.onset = min(event.onset, int(loss[0]))
             now = {one.signal: one.reading.z for one in self._leading if one.reading is not None}
-            peaks = {signal: event.peaks.get(signal, now.get(signal)) for signal in strong}
+            named = {*strong, *(now if (loss, norm) == beside else ())}
+            peaks = {signal: event.peaks.get(signal, now.get(signal)) for signal in sorted(named)}
             return [self._as_act(trip, event, rule="conjunction", peaks=peaks)]
         return []
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import suppress
 from unittest import mock
 
 from hypothesis import given
@@ -12,24 +14,26 @@ from cleanfeed.documents import lines
 from cleanfeed.documents.lines import NEAR_BYTES, Block, read_blocks, skip_line
 
 
-def piece(data: bytes, start: int, stop: int | None, block_bytes: int) -> list[Block | lines.LongLine]:
-    """Return the blocks of the lines that start in ``[start, stop)``."""
+def blocks(data: bytes, start: int, stop: int | None, block_bytes: int) -> Iterator[Block | lines.LongLine]:
+    """Yield the blocks of the lines that start in ``[start, stop)``."""
     stream = io.BytesIO(data)
     offset, held = 0, b""
     if start:
         stream.seek(start - 1)
         offset, held = skip_line(stream.read, start - 1, block_bytes)
-    return list(
-        read_blocks(
-            stream.read,
-            offset=offset,
-            held=held,
-            stop=stop,
-            block_bytes=block_bytes,
-            max_line=1000,
-            broken=OSError,
-        )
+    yield from read_blocks(
+        stream.read,
+        offset=offset,
+        held=held,
+        stop=stop,
+        block_bytes=block_bytes,
+        max_line=1000,
+        broken=OSError,
     )
+
+
+def piece(data: bytes, start: int, stop: int | None, block_bytes: int) -> list[Block | lines.LongLine]:
+    return list(blocks(data, start, stop, block_bytes))
 
 
 @given(
@@ -45,9 +49,9 @@ def test_pieces_of_a_file_give_each_line_once_and_the_same_blocks_whatever_is_re
     edges = [0, *sorted(cut for cut in cuts if cut < len(data)), None]
     with mock.patch.object(lines, "NEAR_BYTES", near):
         found = [piece(data, edges[i] or 0, edges[i + 1], block_bytes) for i in range(len(edges) - 1)]
-    blocks = [block for part in found for block in part]
-    assert all(isinstance(block, Block) for block in blocks)
-    assert b"".join(block.data for block in blocks if isinstance(block, Block)) == data
+    every = [block for part in found for block in part]
+    assert all(isinstance(block, Block) for block in every)
+    assert b"".join(block.data for block in every if isinstance(block, Block)) == data
     with mock.patch.object(lines, "NEAR_BYTES", 1000):
         assert found == [piece(data, edges[i] or 0, edges[i + 1], block_bytes) for i in range(len(edges) - 1)]
 
@@ -64,6 +68,27 @@ def test_little_is_read_before_and_behind_the_lines_of_a_piece() -> None:
             return found
 
     with mock.patch.object(io, "BytesIO", Counted):
-        blocks = piece(data, 500_000, 700_000, 2**23)
-    assert sum(len(block.data) for block in blocks if isinstance(block, Block)) == 200_002
+        found = piece(data, 500_000, 700_000, 2**23)
+    assert sum(len(block.data) for block in found if isinstance(block, Block)) == 200_002
     assert read <= 200_002 + 2 * NEAR_BYTES
+
+
+def test_a_stream_that_breaks_gives_each_line_before_it_once() -> None:
+    data = b"0123456789\n" * 40
+
+    class Breaks(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            found = super().read(min(size or 0, 200 - self.tell()))
+            if not found:
+                raise OSError("broken")
+            return found
+
+    def lines_until_broken(start: int, stop: int | None) -> Iterator[bytes]:
+        with mock.patch.object(io, "BytesIO", Breaks), suppress(OSError):
+            for block in blocks(data, start, stop, 2**20):
+                assert isinstance(block, Block)
+                yield block.data
+
+    # The second stretch begins behind the line that the first one ends in, and breaks inside one.
+    assert list(lines_until_broken(0, 150)) == [data[:154]]
+    assert list(lines_until_broken(150, None)) == [data[154:198], data[198:200]]

@@ -246,3 +246,17 @@ def test_tensors_can_be_changed_by_the_loop():
         found["input_ids"] += 1
         found["labels"].fill_(0)
     assert [item["input_ids"].tolist() for item in rows] == [[1, 2], [3]]
+
+
+@pytest.mark.parametrize("collate", [PadCollator(0), FlattenCollator(0)])
+def test_a_row_with_more_ids_than_its_length_is_refused(collate: PadCollator | FlattenCollator):
+    batch = [
+        {"sample_id": 7, "length": 3, "input_ids": np.arange(4)},
+        {"sample_id": 8, "input_ids": np.arange(2)},
+    ]
+    with pytest.raises(MisuseError) as refused:
+        collate(batch)
+    assert str(refused.value) == (
+        "a row has more ids than its length says: sample 7: got 4 ids, expected at most 3. "
+        "Change length together with input_ids, or leave it out."
+    )

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
@@ -212,6 +213,16 @@ def with_bound(at: int, bound: int):
     return change
 
 
+def forged(edit):
+    """Return a change after which the checksum is right again."""
+
+    def change(path: Path, _: Path) -> None:
+        raw = edit(path.read_bytes())
+        path.write_bytes(xxhash.xxh3_128_digest(raw[16:]) + raw[16:])
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("change", "got"),
     [
@@ -224,6 +235,11 @@ def with_bound(at: int, bound: int):
         (lambda path, _: path.write_bytes(path.read_bytes()[:40]), "40 bytes"),
         (lambda path, _: path.write_bytes(b""), ".*"),
         (lambda path, other: shutil.copy(other, path), "a row group of another place or format"),
+        (forged(lambda raw: raw[:80]), "a row group without room for its rows"),
+        (
+            forged(lambda raw: raw[:56] + struct.pack("=q", 3) + raw[64:]),
+            "a row group without room for its rows",
+        ),
         (with_bound(0, -1), "rows outside of their ids"),
         (with_bound(1, 1 << 30), "rows outside of their ids"),
         (with_bound(2, 0), "rows outside of their ids"),
@@ -243,6 +259,33 @@ def test_a_damaged_file_is_said_decoded_anew_and_never_given_out(
     ):
         found = curriculum.__getitems__(rows)
     assert [item["input_ids"].tolist() for item in found] == [expected_of(table)[row] for row in rows]
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize(("left", "said"), [(None, 0), (100, 1)])
+def test_a_file_that_goes_or_is_cut_while_it_is_mapped_is_decoded_anew(
+    tokens_build: Path,
+    prepared: Path,
+    tmp_path: Path,
+    table: pa.Table,
+    monkeypatch: pytest.MonkeyPatch,
+    left: int | None,
+    said: int,
+):
+    curriculum = Curriculum(tokens_build, decoded=shutil.copytree(prepared, tmp_path / "decoded"))
+    (place, path), *_ = decoded_paths(curriculum)
+    whole, mapped = path.read_bytes(), torch.from_file
+
+    def changed(name: str, **options: int) -> torch.Tensor:
+        path.unlink() if left is None else os.truncate(path, left)
+        return mapped(name, **options)
+
+    monkeypatch.setattr(torch, "from_file", changed)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        rows = curriculum.__getitems__([place.first_row])
+    assert rows[0]["input_ids"].tolist() == expected_of(table)[place.first_row]
+    assert ["a decoded row group is damaged" in str(one.message) for one in heard] == [True] * said
     assert path.read_bytes() == whole
 
 

@@ -207,6 +207,22 @@ def test_a_step_must_be_told_decided_and_committed_in_order(clean: Path, tmp_pat
     guard.close()
 
 
+def test_a_step_can_be_looked_at_again_between_its_decision_and_its_commit(
+    clean: Path, tmp_path: Path
+) -> None:
+    data = Curriculum(clean)
+    sampler = CurriculumSampler(data, global_batch=8, micro_batch=4)
+    loader = DataLoader(data, batch_sampler=sampler, collate_fn=PadCollator(pad_id=0))
+    guard = TrainingGuard(sampler, tmp_path, policy=QUIET)
+    step = next(guard.steps(loader))
+    for _ in step:
+        step.observe(2.0, torch.full((4,), 2.0))
+    assert step.accept()
+    assert [len(batch["sample_ids"]) for batch in step] == [4, 4]
+    step.commit()
+    guard.close()
+
+
 HOLDER = """
 import sys
 from pathlib import Path

@@ -52,6 +52,16 @@ def test_weights_are_shares_of_label_tokens_and_pad_rows_count_for_nothing() -> 
     assert (found.labels, found.weights, found.samples, found.tokens) == ((4, 0), (1.0, 0.0), 2, 6)
 
 
+@pytest.mark.parametrize("ids", [torch.arange(8)[::4], torch.arange(4).reshape(2, 2)[:, 0], [0, 4]])
+def test_sample_ids_of_any_make_are_counted(ids: torch.Tensor | list[int]) -> None:
+    labels = torch.tensor([[1, 2, 3, 4], [1, 2, -100, -100]])
+    batch = {"labels": labels, "attention_mask": (labels != -100).long(), "sample_ids": ids}
+    assert (share([batch]).samples, share([batch]).tokens) == (2, 6)
+    known = np.array([0, 4])
+    known.flags.writeable = False
+    assert share([batch | {"sample_ids": known}]).samples == 2
+
+
 def test_batches_laid_end_to_end_and_batches_of_text_are_counted_as_well() -> None:
     flat = {
         "labels": torch.tensor([[-100, 2, 3, -100, 5, -100, -100]]),

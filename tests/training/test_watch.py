@@ -80,6 +80,13 @@ def test_an_outlier_beside_a_signal_that_never_lay_so_far_out_counts_as_two_wher
     assert found == [(300, rule, 300) for rule in rules]
 
 
+def test_a_sick_micro_batch_does_not_confirm_a_loss_whose_norm_is_no_outlier() -> None:
+    steps = [structs.replace(m, worst_micro_loss=m.loss + 0.3) for m in healthy(400)]
+    steps = changed(steps, 300, worst_micro_loss=4.0)
+    steps = changed(steps, 301, loss=2.0 + 0.02 * 6.3, grad_norm=0.5 * math.exp(0.2 * 5.0))
+    assert opened(run(Watch(EARLY), steps)) == []
+
+
 def test_an_extreme_loss_alone_is_an_incident_and_its_step_is_not_taken() -> None:
     verdicts = run(Watch(EARLY), changed(healthy(400), 300, loss=9.0))
     assert opened(verdicts) == [(300, "robust_z", 300)]
