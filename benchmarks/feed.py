@@ -223,7 +223,7 @@ def main() -> int:
     parser.add_argument("curriculum", nargs="?", type=Path)
     parser.add_argument("--text", type=Path, default=REPOSITORY.parent / "shared" / "data")
     parser.add_argument("--rows", type=int, nargs="+", default=[8, 64], help="rows of a batch")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
         "--workers", type=int, default=0, help="of the loaders, which then are cleanfeed's alone"
     )
