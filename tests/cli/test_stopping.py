@@ -16,6 +16,7 @@ from cleanfeed.cli.main import main
 from cleanfeed.cli.stopping import Stopped, stopped_once
 
 COMMAND = """
+import signal
 import sys
 import click
 from cleanfeed.cli import main
@@ -31,6 +32,8 @@ def wait() -> None:
         print("cleaning up", flush=True)
         sys.stdin.readline()
 
+# A shell ignores it for what it starts in the background, and what is ignored stays so.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 code = main.main(["wait"])
 print("at the end", flush=True)
 sys.stdin.readline()
