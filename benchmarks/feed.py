@@ -85,7 +85,7 @@ class InMemory(Dataset[Any]):
 
     def __getitems__(self, rows: list[int]) -> Samples:
         numbers = np.array(rows)
-        taken = self.rows.take(numbers)
+        taken = Rows(self.rows.spans.take(numbers, axis=1), self.rows.held)
         return Samples(numbers, taken.spans[1], np.zeros_like(numbers), taken)
 
     def stages(self) -> Iterator[tuple[int, int]]:

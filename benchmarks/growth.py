@@ -84,8 +84,12 @@ def _thue_morse(size: int) -> str:
 def _prose(size: int) -> str:
     dice = random.Random(3)
     words = ["".join(dice.choices(string.ascii_lowercase, k=dice.randint(2, 9))) for _ in range(20_000)]
-    text = " ".join(dice.choices(words, k=10**6 // 6)) + ".\n"
-    return (text * (1 + size // len(text)))[:size]
+    return " ".join(dice.choices(words, k=size // 5))[:size]
+
+
+def _again(size: int) -> str:
+    """Return one text again and again, many times whatever the size: all of its n-grams repeat."""
+    return _filled(_prose(2**16) + "\n", size)
 
 
 KINDS: dict[str, Callable[[int], str]] = {
@@ -114,6 +118,7 @@ KINDS: dict[str, Callable[[int], str]] = {
     "emoji joined": lambda size: _filled("\U0001f468\u200d\U0001f469\u200d", size),
     "Thai": lambda size: _filled("\u0e01\u0e49\u0e32", size),
     "prose": _prose,
+    "prose again": _again,
 }
 
 

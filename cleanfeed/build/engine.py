@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from cleanfeed.build.budget import Lost, OverrunError, Reporter
 from cleanfeed.build.pool import OVERRUN, Pool, serve
+from cleanfeed.documents.allocator import POOL, is_glibc
 from cleanfeed.errors import CleanfeedError, one_line
 
 Result = TypeVar("Result")
@@ -26,7 +27,7 @@ Call = tuple[int, tuple[Any, ...]]
 ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 """Each worker is one thread of work: more workers, not more threads, use more cores."""
 
-ONE_ALLOCATOR = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
+ONE_ALLOCATOR = {POOL: "system"}
 """Arrow's own allocator gives back to the system what it frees and has it cleared again, for each batch anew: a
 twentieth of the time of a build. Ours keeps it (:mod:`cleanfeed.documents.allocator`)."""
 
@@ -68,15 +69,8 @@ def set_up_libraries() -> None:
 
     Where the allocator of C is known to keep what is freed, let Arrow take its memory there too.
     """
-    wanted = ONE_THREAD | (ONE_ALLOCATOR if _is_glibc() else {})
+    wanted = ONE_THREAD | (ONE_ALLOCATOR if is_glibc() else {})
     os.environ.update({name: value for name, value in wanted.items() if name not in os.environ})
-
-
-def _is_glibc() -> bool:
-    try:
-        return (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc")
-    except (AttributeError, OSError, ValueError):
-        return False
 
 
 def fork_workers(number: int) -> None:

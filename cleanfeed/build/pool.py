@@ -238,8 +238,11 @@ class Pool:
         self._stop()
         workers, self._workers = self._workers, []
         for worker in workers:
-            # Killed before anything is taken from them: one that is starting says nothing then.
-            worker.process.kill() if at_once else worker.pipe.close()
+            if at_once:
+                # Killed before anything is taken from them: one that is starting says nothing then.
+                worker.process.kill()
+            else:
+                worker.pipe.close()
         for worker in workers:
             worker.end(at_once=at_once)
 

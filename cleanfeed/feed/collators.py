@@ -227,9 +227,8 @@ class PadCollator(Collator):
         }
 
     def _width(self, samples: Samples, lengths: Int64) -> int:
-        width: int = max(
-            [1, *lengths.tolist()]
-        )  # of so few numbers Python finds the largest faster than numpy
+        # Of so few numbers Python finds the largest faster than numpy.
+        width: int = max([1, *lengths.tolist()])
         if self.pad_to == "stage":
             width = max(width, int(samples.limits.max(initial=1)))
         if self.max_length is not None:

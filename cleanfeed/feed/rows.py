@@ -50,10 +50,6 @@ class Rows:
         kept = string_at(address, length * size)
         return np.frombuffer(kept, dtype=np.uint16 if size == 2 else np.int32).astype(np.int32)
 
-    def take(self, numbers: Int64) -> Rows:
-        """Return some of the rows, in this order."""
-        return Rows(self.spans.take(numbers, axis=1), self.held)
-
     def clipped(self, longest: int) -> Rows:
         """Return the rows, of each no more than its first ``longest`` ids."""
         spans = self.spans.copy()

@@ -124,7 +124,8 @@ class Samples(Sequence[Item]):
         if self.tokens is not None:
             self.tokens.spans[1, pads] = 0
         if self.texts is not None:
-            self.texts = ["" if number in fillers else text for number, text in enumerate(self.texts)]
+            for number in fillers:
+                self.texts[number] = ""
 
     def with_tokens(self, tokens: Iterable[npt.NDArray[np.int32]]) -> Samples:
         """Return the same rows with the ids of their texts; a pad row keeps only how many there were."""

@@ -80,29 +80,25 @@ def combine(
         failed: This rank cannot go on.
         carry: Further finite numbers that are added up over all ranks.
     """
-    told = [(loss, count) for loss, count in zip(losses, labels, strict=True) if count]
-    label_tokens = sum([count for _, count in told])
-    sick_loss = not all(math.isfinite(loss) for loss, _ in told)
+    counted = [(loss, count) for loss, count in zip(losses, labels, strict=True) if count]
+    sick_loss = not all(math.isfinite(loss) for loss, _ in counted)
     sick_grad = grad_norm is not None and not math.isfinite(grad_norm)
     mine = _Mine(
         failed=failed,
         sick_loss=sick_loss,
         sick_grad=sick_grad,
         overflow=sick_grad and scaled and not sick_loss,
-        loss=0.0 if sick_loss else math.fsum([loss * count for loss, count in told]),
-        labels=0 if sick_loss else label_tokens,
-        worst=None if sick_loss or not told else max([loss for loss, _ in told]),
+        loss=0.0 if sick_loss else math.fsum([loss * count for loss, count in counted]),
+        labels=0 if sick_loss else sum([count for _, count in counted]),
+        worst=None if sick_loss or not counted else max([loss for loss, _ in counted]),
         grad_norm=None if sick_grad else grad_norm,
-        extra={name: extra[name] for name in EXTRAS if name in extra and math.isfinite(extra[name])}
-        if extra
-        else {},
+        extra={name: value for name, value in extra.items() if name in EXTRAS and math.isfinite(value)},
         samples=sorted(samples),
     )
     if agreement.world_size == 1:
         return _alone(mine, list(carry))
-    row = _row(mine)
-    table = agreement.table([*row, *carry])
-    return _read(table, added(table[:, len(row) :]))
+    table = agreement.table([*_row(mine), *carry])
+    return _read(table, added(table[:, _SAMPLES + 1 :]))
 
 
 class _Mine(msgspec.Struct):

@@ -125,7 +125,7 @@ class Watch:
                 trips.append(found)
         if graced:
             trips = []
-        opened = bool(trips) and self._act(metrics, trips)
+        opened = self._act(metrics, trips)
         sick = bool(outliers) or any(trip.rule in OF_THIS_STEP for trip in trips)
         if outliers and not graced:
             trips += _unnamed(outliers, trips)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cleanfeed.documents.allocator import keep_freed_memory
+from cleanfeed.documents.allocator import POOL, keep_freed_memory
 from cleanfeed.documents.plan import check_columns, plan_inputs
 from cleanfeed.documents.read import read_piece
 from cleanfeed.errors import CleanfeedError, MisuseError
@@ -342,8 +342,17 @@ def test_a_missing_text_field_is_refused_before_reading(tmp_path: Path) -> None:
 
 def test_the_allocator_is_set_once_and_only_where_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     keep_freed_memory.cache_clear()
-    monkeypatch.setattr("platform.libc_ver", lambda: ("", ""))
+    monkeypatch.setattr("os.confstr", lambda name: "musl 1.2", raising=False)
     assert keep_freed_memory() is False
+    keep_freed_memory.cache_clear()
+
+
+def test_an_allocator_that_the_user_names_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_freed_memory.cache_clear()
+    monkeypatch.setenv(POOL, "mimalloc")
+    before = pa.default_memory_pool().backend_name
+    assert keep_freed_memory() is False
+    assert pa.default_memory_pool().backend_name == before
     keep_freed_memory.cache_clear()
 
 
