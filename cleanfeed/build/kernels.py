@@ -6,7 +6,7 @@ import numpy as np
 
 from cleanfeed.curriculum.clusters import warm_up_clusters
 from cleanfeed.curriculum.codepoints import after_code_points, code_points, last_cut
-from cleanfeed.curriculum.gather import scatter
+from cleanfeed.curriculum.gather import lay_out
 from cleanfeed.curriculum.reference import warm_up_reference
 from cleanfeed.signals.corpus import count_documents, rare_token_share
 from cleanfeed.signals.measure import compiled, mark_compiled, warm_up
@@ -32,12 +32,11 @@ def load_kernels(*, tokens: bool, near: bool = False, reference: bool = False) -
     one = np.zeros(1, dtype=np.int64)
     # Read-only and writable arrays are two types to numba: what a build reads from Arrow is read-only.
     data = np.frombuffer(bytes(4), dtype=np.uint8)
-    scatter(data, one, one, np.zeros(1, dtype=np.uint8), one)
+    lay_out(one[:0], one[:0], np.zeros(1, dtype=np.uint8))
     after_code_points(data, 0, code_points(data, 0, 1), 1)
     last_cut(data, 1, 2)
     if tokens:
         ids = np.zeros(1, dtype=np.int32)
-        scatter(data.view(np.int32), one, one, ids, one)
         one_id = np.array([0, 1])
         measure_tokens(ids, one_id, one, TokenTables(np.zeros(1, dtype=np.uint8), -1))
         count_documents(ids, one_id, np.zeros(1, dtype=np.int64))

@@ -1,11 +1,12 @@
 """A file of the curriculum and the spools of all segments go in; the file, in its final order, comes out.
 
-The last phase. Each file is made on its own from the spools it needs, so memory is bounded by one file.
+The last phase. Each file is made on its own from the spools it needs, a row group at a time, so memory is bounded by
+the indexes and one row group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from cleanfeed.build.measure import Report, spool_path
 from cleanfeed.build.settle import samples_path
 from cleanfeed.build.spool import Spool, flat_ids
 from cleanfeed.build.tasks import Context, Segment
-from cleanfeed.curriculum.gather import offsets_of, scatter
+from cleanfeed.curriculum.gather import lay_out, offsets_of
 from cleanfeed.curriculum.order import BUCKET_BITS
 from cleanfeed.curriculum.stages import Tiers
 from cleanfeed.curriculum.writer import PartWriter, curriculum_schema
@@ -28,7 +29,7 @@ from cleanfeed.signals.buffers import text_buffers
 Int64 = npt.NDArray[np.int64]
 
 MOST_IDS = 2**31 - 1
-"""Ids in a file: the places in a column of lists have 32 bits."""
+"""Ids in a row group: the places in a column of lists have 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +43,6 @@ class _Chosen:
     """Where each stands in the file."""
 
 
-class _Memory:
-    """Memory for the values of one file after another; what the system hands out anew it clears first."""
-
-    def __init__(self) -> None:
-        self._block = np.empty(0, dtype=np.uint8)
-
-    def array(self, size: int, kind: npt.DTypeLike) -> npt.NDArray[Any]:
-        """Return an array in the memory, whatever was in it before."""
-        needed = size * np.dtype(kind).itemsize
-        if len(self._block) < needed:
-            self._block = np.empty(needed, dtype=np.uint8)
-        return self._block[:needed].view(kind)
-
-
-_memories: list[_Memory] = []
-"""Those no call is using now."""
-
-
 def place(
     context: Context, spec: FileSpec, tiers: Tiers, segments: Sequence[Segment], report: Report
 ) -> tuple[int, str]:
@@ -71,11 +54,10 @@ def place(
         keep_fields=context.pipeline.documents.keep_fields,
     )
     path = context.out / spec.name
-    memory = _memories.pop() if _memories else _Memory()
-    with PartWriter(path, schema, row_group_rows=spec.row_group_rows) as part:
+    with PartWriter(path, schema) as part:
         if spec.rows:
-            part.write(_table(context, spec, _choose(context, spec, tiers, segments), schema, memory))
-    _memories.append(memory)
+            for table in _row_groups(context, spec, _choose(context, spec, tiers, segments), schema):
+                part.write(table)
     assert part.digest is not None
     return part.rows, part.digest
 
@@ -117,26 +99,26 @@ def _key_range(first: int, last: int) -> npt.NDArray[np.uint64]:
     return np.array([first << shift, min(last << shift, (1 << 64) - 1)], dtype=np.uint64)
 
 
-def _table(
-    context: Context, spec: FileSpec, chosen: list[_Chosen], schema: pa.Schema, memory: _Memory
-) -> pa.Table:
-    """Return the file's rows with all columns, in their final order; the values lie in ``memory``."""
+def _row_groups(
+    context: Context, spec: FileSpec, chosen: list[_Chosen], schema: pa.Schema
+) -> Iterator[pa.Table]:
+    """Yield the file's rows with all columns, in their final order, a row group at a time.
+
+    What is put together is still in the cache of the processor when it is compressed, and takes little memory.
+    """
     places = np.concatenate([part.places for part in chosen])
     back = pa.array(np.argsort(places, kind="stable"))
     index = pa.concat_tables([part.rows for part in chosen]).take(back).combine_chunks()
-    values = _Values(context, index, memory)
+    values = _Values(context, index)
     fields: dict[str, list[pa.Array]] = {name: [] for name in context.pipeline.documents.keep_fields}
     for part in chosen:
         spool = Spool.open(spool_path(context, part.segment.task.index, part.segment.number)).batches
-        batches = column(part.rows, "batch")
         for name, taken in fields.items():
-            taken.append(_field(spool, f"field:{name}", batches, column(part.rows, "document")))
-        for number in np.unique(batches).tolist():
-            here = np.flatnonzero(batches == number)
-            values.take(spool[number], part, here)
+            batches, documents = column(part.rows, "batch"), column(part.rows, "document")
+            taken.append(_field(spool, f"field:{name}", batches, documents))
+        values.find(spool, part)
     columns: dict[str, Any] = {name: index.column(name) for name in index.schema.names}
     columns |= {name: pa.concat_arrays(taken).take(back) for name, taken in fields.items()}
-    columns |= values.columns()
     columns["stage"] = np.full(spec.rows, spec.stage.index, dtype=np.int16)
     quality = column(index, "quality").astype(np.float32)
     columns["quality"] = pa.array(quality, mask=np.isnan(quality))
@@ -144,7 +126,14 @@ def _table(
         index.column("length").cast(pa.int32()) if context.tokenizer else pa.nulls(spec.rows, pa.int32())
     )
     columns["n_tokens"] = lengths
-    return pa.table({name: columns[name] for name in schema.names}, schema=schema)
+    short = [field for field in schema if field.name in columns]
+    table = pa.table({field.name: columns[field.name] for field in short}, schema=pa.schema(short))
+    for first in range(0, spec.rows, spec.row_group_rows):
+        rows = table.slice(first, spec.row_group_rows)
+        found = values.columns(first, first + rows.num_rows)
+        yield pa.table(
+            [found[name] if name in found else rows.column(name) for name in schema.names], schema=schema
+        )
 
 
 def _field(spool: tuple[pa.RecordBatch, ...], name: str, batches: Int64, documents: Int64) -> pa.Array:
@@ -158,27 +147,52 @@ def _field(spool: tuple[pa.RecordBatch, ...], name: str, batches: Int64, documen
 
 
 class _Values:
-    """The ids or the text of a file's samples, each copied once from a spool to its place."""
+    """The ids or the text of a file's samples, each copied once, from the spool it lies in.
 
-    def __init__(self, context: Context, index: pa.Table, memory: _Memory) -> None:
+    Args:
+        context: The build.
+        index: The index rows of all samples of the file, in their final order.
+    """
+
+    def __init__(self, context: Context, index: pa.Table) -> None:
         self.encoder = context.encoder()
         self.keep_text = context.keep_text
         self.lengths = column(index, "length").astype(np.int64)
-        self.offsets = offsets_of(self.lengths)
-        kind = np.uint8 if self.encoder is None else np.int32
-        self.flat = memory.array(int(self.offsets[-1]), kind)
+        self.size = 1 if self.encoder is None else np.dtype(np.int32).itemsize
+        self.addresses = np.zeros(len(self.lengths), dtype=np.int64)
         self.texts: list[str] = [""] * len(self.lengths)
+        self._memory = np.empty(0, dtype=np.uint8)
+        self._held: list[Any] = []
 
-    def take(self, batch: pa.RecordBatch, part: _Chosen, here: Int64) -> None:
-        """Copy samples ``here`` of ``part`` from the batch they lie in."""
-        starts, lengths = (column(part.rows, name).astype(np.int64)[here] for name in ("start", "length"))
+    def find(self, spool: Sequence[pa.RecordBatch], part: _Chosen) -> None:
+        """Find out where the samples of a segment lie in its spool.
+
+        Raises:
+            CleanfeedError: A sample lies outside of the batch it is said to be in.
+        """
+        batches = column(part.rows, "batch")
+        starts, lengths = (column(part.rows, name).astype(np.int64) for name in ("start", "length"))
+        for number in np.unique(batches).tolist():
+            here = np.flatnonzero(batches == number)
+            flat = self._flat(spool[number])
+            if starts[here].min() < 0 or (starts[here] + lengths[here]).max() > len(flat):
+                raise CleanfeedError(
+                    one_line(
+                        "a sample lies outside of its batch",
+                        f"segment {part.segment.index}, batch {number}",
+                        expected=f"at most {len(flat)} values",
+                        todo="A file of the unfinished build was damaged: start anew with --overwrite.",
+                    )
+                )
+            self._held.append(flat)
+            self.addresses[part.places[here]] = flat.ctypes.data + starts[here] * self.size
+            if self.encoder is not None and self.keep_text:
+                self._take_texts(spool[number], part, here)
+
+    def _flat(self, batch: pa.RecordBatch) -> npt.NDArray[Any]:
         if self.encoder is None:
-            flat: npt.NDArray[Any] = text_buffers(batch.column("text"))[0]
-        else:
-            flat, _ = flat_ids(batch.column("ids"))
-            if self.keep_text:
-                self._take_texts(batch, part, here)
-        scatter(flat, starts, lengths, self.flat, self.offsets[:-1][part.places[here]])
+            return text_buffers(batch.column("text"))[0]
+        return flat_ids(batch.column("ids"))[0]
 
     def _take_texts(self, batch: pa.RecordBatch, part: _Chosen, here: Int64) -> None:
         documents, which = np.unique(column(part.rows, "document")[here], return_inverse=True)
@@ -188,22 +202,32 @@ class _Values:
         for spot, number, start, stop in zip(*(values.tolist() for values in rows), strict=True):
             self.texts[spot] = texts[number][start:stop]
 
-    def columns(self) -> dict[str, pa.Array]:
-        """Return the value columns of the file."""
+    def columns(self, first: int, last: int) -> dict[str, pa.Array]:
+        """Return the value columns of the rows from ``first`` to before ``last``, which are good until the next call.
+
+        Raises:
+            CleanfeedError: They hold more ids than a column of Parquet can count.
+        """
+        sizes = self.lengths[first:last] * self.size
+        offsets = offsets_of(self.lengths[first:last])
+        if len(self._memory) < offsets[-1] * self.size:
+            self._memory = np.empty(int(offsets[-1]) * self.size, dtype=np.uint8)
+        lay_out(self.addresses[first:last], sizes, self._memory)
+        data = pa.py_buffer(self._memory)
         if self.encoder is None:
-            offsets, data = pa.py_buffer(self.offsets), pa.py_buffer(self.flat)
-            return {"text": pa.LargeStringArray.from_buffers(len(self.lengths), offsets, data)}
-        if self.offsets[-1] > MOST_IDS:
+            return {"text": pa.LargeStringArray.from_buffers(last - first, pa.py_buffer(offsets), data)}
+        if offsets[-1] > MOST_IDS:
             raise CleanfeedError(
                 one_line(
-                    "a file of the curriculum would hold too many ids",
+                    "a row group of the curriculum would hold too many ids",
                     "samples of very different lengths",
-                    f"{self.offsets[-1]} in one file",
+                    f"{offsets[-1]} in one row group",
                     f"at most {MOST_IDS}",
                     "Give the pipeline's last band a lower max_tokens.",
                 )
             )
-        ids = pa.ListArray.from_arrays(pa.array(self.offsets.astype(np.int32)), pa.array(self.flat))
+        flat = pa.Int32Array.from_buffers(pa.int32(), int(offsets[-1]), [None, data])
+        ids = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), flat)
         if not self.keep_text:
             return {"input_ids": ids}
-        return {"input_ids": ids, "text": pa.array(self.texts, pa.large_string())}
+        return {"input_ids": ids, "text": pa.array(self.texts[first:last], pa.large_string())}

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from cleanfeed.signals.kernel import kept
 from cleanfeed.signals.minhash import UInt32, UInt64, equal_places
 
 Int64 = npt.NDArray[np.int64]
@@ -145,7 +145,7 @@ def _first_of_key(keys: UInt64) -> Int64:
     return np.repeat(starts, np.diff(starts, append=len(keys)))
 
 
-@njit(nogil=True, cache=True)
+@kept
 def _root(row: Any, parent: Any) -> Any:  # pragma: no cover - compiled
     """Return the row that stands for a cluster, and halve the way to it."""
     while parent[row] != row:
@@ -154,7 +154,7 @@ def _root(row: Any, parent: Any) -> Any:  # pragma: no cover - compiled
     return row
 
 
-@njit(nogil=True, cache=True)
+@kept
 def _apart(rows: Any, first: Any, leader: Any, parent: Any) -> Any:  # pragma: no cover - compiled
     """Return the pairs of a row and a leader of its key that are not known to belong together.
 
@@ -172,7 +172,7 @@ def _apart(rows: Any, first: Any, leader: Any, parent: Any) -> Any:  # pragma: n
     return left[:count], right[:count], deeper
 
 
-@njit(nogil=True, cache=True)
+@kept
 def _unite(left: Any, right: Any, parent: Any) -> None:  # pragma: no cover - compiled
     """Join the clusters of each pair; the lesser row stands for both."""
     for i in range(len(left)):
@@ -180,7 +180,7 @@ def _unite(left: Any, right: Any, parent: Any) -> None:  # pragma: no cover - co
         parent[max(one, two)] = min(one, two)
 
 
-@njit(nogil=True, cache=True)
+@kept
 def _flatten(parent: Any) -> Any:  # pragma: no cover - compiled
     """Let each row name what stands for its cluster; return which rows are not alone."""
     together = np.zeros(len(parent), np.bool_)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import numpy.typing as npt
+
+from cleanfeed.signals.kernel import kept
 
 Bytes = npt.NDArray[np.uint8]
 
 BLOCK = 128
 
 
-@numba.njit(nogil=True, cache=True)
+@kept
 def code_points(data: Bytes, start: int, stop: int) -> int:
     """Return how many code points begin in ``data[start:stop]``."""
     count = 0
@@ -20,7 +21,7 @@ def code_points(data: Bytes, start: int, stop: int) -> int:
     return count
 
 
-@numba.njit(nogil=True, cache=True)
+@kept
 def after_code_points(data: Bytes, start: int, stop: int, wanted: int) -> int:
     """Return the byte after ``wanted`` code points from ``start``, at most ``stop``."""
     left, begin = wanted, start
@@ -41,7 +42,7 @@ def after_code_points(data: Bytes, start: int, stop: int, wanted: int) -> int:
     return stop
 
 
-@numba.njit(nogil=True, cache=True)
+@kept
 def last_cut(data: Bytes, low: int, high: int) -> int:
     """Return the last place in ``[low, high]`` where a line starts, else a space is, else a code point starts.
 

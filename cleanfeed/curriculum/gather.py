@@ -1,27 +1,22 @@
-"""Flat values and ranges in them go in; the ranges, each at its place, come out in one array."""
+"""Places in memory go in; what lies there comes out in one array, one after the other."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import numba
 import numpy as np
 import numpy.typing as npt
 
-Values = npt.NDArray[Any]
+from cleanfeed.signals.kernel import copy_bytes, outer
+
 Int64 = npt.NDArray[np.int64]
 
 
-@numba.njit(nogil=True, cache=True)
-def scatter(values: Values, starts: Int64, lengths: Int64, out: Values, places: Int64) -> None:
-    """Copy each range ``[starts[i], starts[i] + lengths[i])`` of ``values`` to ``out`` from ``places[i]`` on."""
-    for number in range(len(starts)):
-        length = lengths[number]
-        # On slices the loop needs no check for negative indices and becomes a copy of whole vectors.
-        source = values[starts[number] : starts[number] + length]
-        target = out[places[number] : places[number] + length]
-        for step in range(length):
-            target[step] = source[step]
+@outer
+def lay_out(addresses: Int64, sizes: Int64, out: npt.NDArray[np.uint8]) -> None:
+    """Copy ``sizes[i]`` bytes from each of some addresses, which must be good, one after the other to ``out``."""
+    at = np.int64(0)
+    for number in range(len(addresses)):
+        copy_bytes(addresses[number], sizes[number], out, at)
+        at += sizes[number]
 
 
 def offsets_of(lengths: Int64) -> Int64:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba as nb
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -32,7 +31,7 @@ from cleanfeed.documents.read import read_piece
 from cleanfeed.errors import MisuseError, one_line
 from cleanfeed.settings import DocumentSettings
 from cleanfeed.signals.buffers import text_buffers
-from cleanfeed.signals.kernel import fingerprint, inner
+from cleanfeed.signals.kernel import fingerprint, inner, kept
 from cleanfeed.signals.word_hashes import END, next_word, spread, word_table
 
 _FACTOR = np.uint64(0x100000001B3)
@@ -110,7 +109,7 @@ def _log_share(counts: NDArray[np.int64]) -> NDArray[np.float64]:
 def _make_loops(version: int) -> tuple[Any, Any]:
     """Return the compiled loops over documents: one that counts, one that scores."""
 
-    @nb.njit(nogil=True, cache=True)
+    @kept
     def count(data: Any, offsets: Any, table: Any, counts: Any) -> int:  # pragma: no cover - compiled
         buckets = np.uint64(counts.size)
         for doc in range(offsets.size - 1):
@@ -124,7 +123,7 @@ def _make_loops(version: int) -> tuple[Any, Any]:
                 word, kind, at = next_word(data, at, offsets[doc + 1], table)
         return version
 
-    @nb.njit(nogil=True, cache=True)
+    @kept
     def score(
         data: Any, offsets: Any, table: Any, weights: Any, out: Any
     ) -> int:  # pragma: no cover - compiled

@@ -17,6 +17,7 @@ from numba.extending import intrinsic
 
 from cleanfeed.feed.rows import Ids
 from cleanfeed.signals.cache import ensure_cache
+from cleanfeed.signals.kernel import kept
 
 IGNORED = -100
 """Label that losses leave out: ``ignore_index`` of torch's cross entropy."""
@@ -132,7 +133,7 @@ def _lay(block: Int64, bounds: Int64, spans: Int64, pad_id: int) -> None:
 
 def _compiled(function: Any, *calls: tuple[Any, ...], nogil: bool = False) -> Any:
     """Compile for arguments of some types now, or take what is kept on disk, so that no batch waits for it."""
-    return njit([types.void(*arguments) for arguments in calls], nogil=nogil, cache=True)(function)
+    return kept(function, *(types.void(*arguments) for arguments in calls), nogil=nogil)
 
 
 ensure_cache(Path(__file__).parent)

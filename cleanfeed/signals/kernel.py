@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from llvmlite import ir
 from numba import njit, types
+from numba.core import cgutils
+from numba.core.caching import FunctionCache
+from numba.core.runtime import rtsys
 from numba.extending import intrinsic
 
 inner = njit(nogil=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
@@ -84,6 +87,19 @@ def at_least_64(typing: Any, numbers: Any, at: Any, least: Any) -> Any:
         return _bits(builder, found, 64)
 
     return types.uint64(numbers, types.int64, types.int64), emit
+
+
+@intrinsic
+def copy_bytes(typing: Any, address: Any, size: Any, out: Any, at: Any) -> Any:
+    """Copy ``size`` bytes from an address to the place ``at`` of an array of bytes."""
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[2])(context, builder, arguments[2])
+        place = builder.gep(array.data, [arguments[3]])
+        cgutils.raw_memcpy(builder, place, builder.inttoptr(arguments[0], place.type), arguments[1], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, out, types.int64), emit
 
 
 def bytes_in(size: int, *ranges: tuple[int, int], folded: bool = False) -> Any:
@@ -169,4 +185,32 @@ def fingerprint() -> int:
 def outer(function: Any) -> Any:
     """Compile a function that Python calls as well, and keep it on disk under a name that any change here changes."""
     function.__qualname__ = f"{function.__qualname__}_{fingerprint():x}"
-    return njit(nogil=True, cache=True)(function)
+    return kept(function)
+
+
+def kept(function: Any, *signatures: Any, nogil: bool = True) -> Any:
+    """Compile a function and keep on disk what comes of it.
+
+    Args:
+        function: What it calls of other files is compiled into it and not looked at again: see :func:`outer`.
+        signatures: Types of the arguments to compile it for now, and no others ever; without any, those it is called
+            with, when it is.
+        nogil: Let other threads of Python go on while it runs.
+    """
+    compiled = njit(nogil=nogil)(function)
+    compiled._cache = FunctionCache(function)
+    compiled._cache.load_overload = partial(_load, compiled._cache)
+    for signature in signatures:
+        compiled.compile(signature)
+    if signatures:
+        compiled.disable_compile()
+    return compiled
+
+
+def _load(cache: FunctionCache, signature: Any, context: Any) -> Any:
+    """Load what is on disk, or return None.
+
+    numba would first load what it knows of all types and functions, for 0.2 s: only compiling needs that, and does it.
+    """
+    rtsys.initialize(context)
+    return cache._load_overload(signature, context)

@@ -16,14 +16,13 @@ import numba
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba import njit
 
 from cleanfeed.signals.blobs import BLOB_COUNTS, scan_blobs
 from cleanfeed.signals.buffers import text_buffers
 from cleanfeed.signals.byte_formulas import byte_columns
 from cleanfeed.signals.characters import CHARACTER_COUNTS, characters
 from cleanfeed.signals.formulas import view_columns
-from cleanfeed.signals.kernel import fingerprint
+from cleanfeed.signals.kernel import fingerprint, kept
 from cleanfeed.signals.lines import LINE_COUNTS, lines
 from cleanfeed.signals.mojibake import MOJIBAKE_COUNTS, scan_mojibake
 from cleanfeed.signals.page import PAGE_COUNTS, page
@@ -65,7 +64,7 @@ _UNLISTED = np.empty((0, 3), np.int64)
 def _make_loop(version: int) -> Any:
     """Return the compiled loop over documents."""
 
-    @njit(nogil=True, cache=True)
+    @kept
     def loop(
         data: Any, offsets: Any, table: Any, view: View, grams: Grams, periods: Any, unlisted: Any, out: Any
     ) -> int:  # pragma: no cover - compiled

@@ -21,10 +21,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba import njit
 
 from cleanfeed.signals.buffers import text_buffers
-from cleanfeed.signals.kernel import fingerprint, inner
+from cleanfeed.signals.kernel import fingerprint, inner, kept
 from cleanfeed.signals.word_hashes import END, SIGNS, next_word, spread, word_table
 
 UInt32 = npt.NDArray[np.uint32]
@@ -173,7 +172,7 @@ def _fill(kept: Any, size: Any, keys: Any, filled: Any) -> None:  # pragma: no c
 def _make_loops(version: int) -> tuple[Any, Any]:
     """Return the compiled loops: texts to signatures, signatures to band keys."""
 
-    @njit(nogil=True, cache=True)
+    @kept
     def sign(
         data: Any,
         offsets: Any,
@@ -224,7 +223,7 @@ def _make_loops(version: int) -> tuple[Any, Any]:
                 out[doc, k] = keys[k] & _LOW
         return version
 
-    @njit(nogil=True, cache=True)
+    @kept
     def fold(signatures: Any, keys: Any) -> int:  # pragma: no cover - compiled
         rows = signatures.shape[1] // keys.shape[1]
         for doc in range(len(signatures)):

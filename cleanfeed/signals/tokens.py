@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from cleanfeed.signals.kernel import inner, kept
 from cleanfeed.signals.tokens_signals import TOKEN_SIGNALS
 
 MAX_PERIOD = 13
@@ -76,7 +76,7 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-@njit(nogil=True, cache=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@inner
 def _repeats(ids: Any, period: int, marks: Any) -> int:
     """Mark the stretches of a document that repeat with a period; return the most repeats, 0 below ``MIN_TIMES``."""
     n = len(ids)
@@ -94,7 +94,7 @@ def _repeats(ids: Any, period: int, marks: Any) -> int:
     return most
 
 
-@njit(nogil=True, cache=True)
+@kept
 def _measure(
     ids: Any, offsets: Any, n_chars: Any, fallback: Any, unknown: int, seen: Any, marks: Any, out: Any
 ) -> None:

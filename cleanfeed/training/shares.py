@@ -20,12 +20,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
-from numba import njit, types
+from numba import types
 
 from cleanfeed.errors import TrainingError, one_line
 from cleanfeed.feed.fills import IGNORED
 from cleanfeed.feed.samples import NO_SAMPLE
 from cleanfeed.signals.cache import ensure_cache
+from cleanfeed.signals.kernel import kept
 
 Int64 = npt.NDArray[np.int64]
 
@@ -155,7 +156,7 @@ def _count_padded(ids: Int64, labels: Int64, mask: Int64) -> tuple[int, int, int
 
 ensure_cache(Path(__file__).parent)
 _IDS, _ROWS = types.Array(types.int64, 1, "C", readonly=True), types.Array(types.int64, 2, "C")
-_count_padded = njit([types.UniTuple(types.int64, 3)(_IDS, _ROWS, _ROWS)], cache=True)(_count_padded)
+_count_padded = kept(_count_padded, types.UniTuple(types.int64, 3)(_IDS, _ROWS, _ROWS), nogil=False)
 
 
 def _labels(batch: Mapping[str, Any], real: npt.NDArray[np.bool_]) -> int:
