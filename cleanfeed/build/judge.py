@@ -81,6 +81,8 @@ class Samples:
     ranges: SampleRanges
     documents: npt.NDArray[np.int64]
     """Which document of the batch each is from."""
+    first_byte: npt.NDArray[np.int64]
+    """Where each begins, counted from that of the batch."""
     hashes: pa.FixedSizeBinaryArray
 
 
@@ -89,6 +91,8 @@ class Judged:
     """One spool batch with its documents' names, signals, quality and verdicts."""
 
     number: int
+    first_byte: int
+    """Where the file of the spool has its flat ids, or without a tokenizer its flat text."""
     first_position: int
     """Position of its first document among those of all segments; positions rise in the order of the inputs."""
     spool: pa.RecordBatch
@@ -192,10 +196,16 @@ class Judge:
         spool = Spool.open(spool_path(self.context, self.segment.task.index, self.segment.number))
         position = self.segment.index << SEGMENT_BITS
         for number, spooled in enumerate(spool.batches):
-            yield self._judged(number, position, spooled)
+            yield self._judged(number, spool.byte_of(self._flat(spooled)[0]), position, spooled)
             position += spooled.num_rows
 
-    def _judged(self, number: int, position: int, spooled: pa.RecordBatch) -> Judged:
+    def _flat(self, spooled: pa.RecordBatch) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+        """Return what samples are cut from, ids or without a tokenizer bytes, and the offsets of documents in it."""
+        if self.encoder is None:
+            return text_buffers(spooled.column("text"))
+        return flat_ids(spooled.column("ids"))
+
+    def _judged(self, number: int, first_byte: int, position: int, spooled: pa.RecordBatch) -> Judged:
         signals = signal_columns(spooled)
         if self.context.tokenizer is not None:
             signals["rare_token_share"] = self._rare(spooled)
@@ -206,6 +216,7 @@ class Judge:
         verdicts = self.rules.evaluate(signals)
         batch = Judged(
             number=number,
+            first_byte=first_byte,
             first_position=position,
             spool=spooled,
             doc_id=pc.coalesce(spooled.column("doc_id"), fallback),
@@ -261,28 +272,24 @@ class Judge:
         kept = np.flatnonzero(batch.kept)
         chars = batch.signals["chars"][kept].astype(np.int64)
         limit = int(self.limits[-1])
+        flat, offsets = self._flat(batch.spool)
+        starts, stops = offsets[:-1][kept], offsets[1:][kept]
         if self.encoder is None:
-            data, offsets = text_buffers(batch.spool.column("text"))
-            starts, stops = offsets[:-1][kept], offsets[1:][kept]
-            ranges = split(starts, stops, chars, chars, limit, ByteCutter(data))
-            view = data.data
+            ranges = split(starts, stops, chars, chars, limit, ByteCutter(flat))
         else:
-            ids, offsets = flat_ids(batch.spool.column("ids"))
-            starts, stops = offsets[:-1][kept], offsets[1:][kept]
-            cutter = TokenCutter(ids, self.encoder.token_starts, self.encoder.token_chars)
+            cutter = TokenCutter(flat, self.encoder.token_starts, self.encoder.token_chars)
             ranges = split(starts, stops, chars, stops - starts, limit, cutter)
-            view = ids.data.cast("B")
-        size = 1 if self.encoder is None else np.dtype(np.int32).itemsize
-        begin, end = ranges.start * size, (ranges.start + ranges.length) * size
+        view = flat.view(np.uint8).data
+        begin, end = ranges.start * flat.itemsize, (ranges.start + ranges.length) * flat.itemsize
         documents = kept[ranges.document]
         if self.encoder is not None:
-            return Samples(ranges, documents, hashes(view, begin, end))
+            return Samples(ranges, documents, begin, hashes(view, begin, end))
         # The hash of a whole text is known; taking it anew would read all texts once more.
         found = raw_hashes(batch.spool.column("content_hash"))[documents]
         parts = ranges.length != (stops - starts)[ranges.document]
         found[parts] = raw_hashes(hashes(view, begin[parts], end[parts]))
         column = pa.FixedSizeBinaryArray.from_buffers(HASH_TYPE, len(found), [None, pa.py_buffer(found)])
-        return Samples(ranges, documents, column)
+        return Samples(ranges, documents, begin, column)
 
     def _rare(self, spooled: pa.RecordBatch) -> npt.NDArray[np.float64]:
         assert self.counts is not None

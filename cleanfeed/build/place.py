@@ -17,14 +17,14 @@ import pyarrow as pa
 from cleanfeed.build.layout import FileSpec, column, read_index, stage_rows
 from cleanfeed.build.measure import Report, spool_path
 from cleanfeed.build.settle import samples_path
-from cleanfeed.build.spool import Spool, flat_ids
+from cleanfeed.build.spool import Spool, address_of, mapped
 from cleanfeed.build.tasks import Context, Segment
 from cleanfeed.curriculum.gather import lay_out, offsets_of
 from cleanfeed.curriculum.order import BUCKET_BITS
+from cleanfeed.curriculum.paths import AnyPath
 from cleanfeed.curriculum.stages import Tiers
 from cleanfeed.curriculum.writer import PartWriter, curriculum_schema
 from cleanfeed.errors import CleanfeedError, one_line
-from cleanfeed.signals.buffers import text_buffers
 
 Int64 = npt.NDArray[np.int64]
 
@@ -112,11 +112,15 @@ def _row_groups(
     values = _Values(context, index)
     fields: dict[str, list[pa.Array]] = {name: [] for name in context.pipeline.documents.keep_fields}
     for part in chosen:
-        spool = Spool.open(spool_path(context, part.segment.task.index, part.segment.number)).batches
+        path = spool_path(context, part.segment.task.index, part.segment.number)
+        values.find(path, part)
+        # Only what has columns of its own is read through Arrow, which takes a while to open a file of a hundred.
+        spool = Spool.open(path).batches if fields or values.keep_text else ()
         for name, taken in fields.items():
             batches, documents = column(part.rows, "batch"), column(part.rows, "document")
             taken.append(_field(spool, f"field:{name}", batches, documents))
-        values.find(spool, part)
+        if values.keep_text:
+            values.take_texts(spool, part)
     columns: dict[str, Any] = {name: index.column(name) for name in index.schema.names}
     columns |= {name: pa.concat_arrays(taken).take(back) for name, taken in fields.items()}
     columns["stage"] = np.full(spec.rows, spec.stage.index, dtype=np.int16)
@@ -156,51 +160,47 @@ class _Values:
 
     def __init__(self, context: Context, index: pa.Table) -> None:
         self.encoder = context.encoder()
-        self.keep_text = context.keep_text
+        self.keep_text = context.keep_text and self.encoder is not None
         self.lengths = column(index, "length").astype(np.int64)
         self.size = 1 if self.encoder is None else np.dtype(np.int32).itemsize
         self.addresses = np.zeros(len(self.lengths), dtype=np.int64)
         self.texts: list[str] = [""] * len(self.lengths)
         self._memory = np.empty(0, dtype=np.uint8)
-        self._held: list[Any] = []
+        self._spools: list[npt.NDArray[np.uint8]] = []
+        """Mapped for as long as there are addresses in them."""
 
-    def find(self, spool: Sequence[pa.RecordBatch], part: _Chosen) -> None:
+    def find(self, path: AnyPath, part: _Chosen) -> None:
         """Find out where the samples of a segment lie in its spool.
 
         Raises:
-            CleanfeedError: A sample lies outside of the batch it is said to be in.
+            CleanfeedError: A sample lies outside of the file.
         """
+        first, sizes = column(part.rows, "byte"), column(part.rows, "length") * self.size
+        spool = mapped(path)
+        if first.min() < 0 or (first + sizes).max() > len(spool):
+            raise CleanfeedError(
+                one_line(
+                    "a sample lies outside of its file",
+                    str(path),
+                    got=f"bytes {first.min()} to {(first + sizes).max()}",
+                    expected=f"at most {len(spool)}",
+                    todo="The unfinished build was damaged: start anew with --overwrite.",
+                )
+            )
+        self._spools.append(spool)
+        self.addresses[part.places] = address_of(spool) + first
+
+    def take_texts(self, spool: Sequence[pa.RecordBatch], part: _Chosen) -> None:
+        """Take the texts of the samples of a segment, which are no range of bytes where ids are what is cut."""
         batches = column(part.rows, "batch")
-        starts, lengths = (column(part.rows, name).astype(np.int64) for name in ("start", "length"))
         for number in np.unique(batches).tolist():
             here = np.flatnonzero(batches == number)
-            flat = self._flat(spool[number])
-            if starts[here].min() < 0 or (starts[here] + lengths[here]).max() > len(flat):
-                raise CleanfeedError(
-                    one_line(
-                        "a sample lies outside of its batch",
-                        f"segment {part.segment.index}, batch {number}",
-                        expected=f"at most {len(flat)} values",
-                        todo="A file of the unfinished build was damaged: start anew with --overwrite.",
-                    )
-                )
-            self._held.append(flat)
-            self.addresses[part.places[here]] = flat.ctypes.data + starts[here] * self.size
-            if self.encoder is not None and self.keep_text:
-                self._take_texts(spool[number], part, here)
-
-    def _flat(self, batch: pa.RecordBatch) -> npt.NDArray[Any]:
-        if self.encoder is None:
-            return text_buffers(batch.column("text"))[0]
-        return flat_ids(batch.column("ids"))[0]
-
-    def _take_texts(self, batch: pa.RecordBatch, part: _Chosen, here: Int64) -> None:
-        documents, which = np.unique(column(part.rows, "document")[here], return_inverse=True)
-        texts = batch.column("text").take(pa.array(documents)).to_pylist()
-        first, size = (column(part.rows, name)[here] for name in ("first_char", "n_chars"))
-        rows = (part.places[here], which, first, first + size)
-        for spot, number, start, stop in zip(*(values.tolist() for values in rows), strict=True):
-            self.texts[spot] = texts[number][start:stop]
+            documents, which = np.unique(column(part.rows, "document")[here], return_inverse=True)
+            texts = spool[number].column("text").take(pa.array(documents)).to_pylist()
+            first, size = (column(part.rows, name)[here] for name in ("first_char", "n_chars"))
+            rows = (part.places[here], which, first, first + size)
+            for spot, text, start, stop in zip(*(values.tolist() for values in rows), strict=True):
+                self.texts[spot] = texts[text][start:stop]
 
     def columns(self, first: int, last: int) -> dict[str, pa.Array]:
         """Return the value columns of the rows from ``first`` to before ``last``, which are good until the next call.

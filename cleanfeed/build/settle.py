@@ -52,7 +52,7 @@ SAMPLES_SCHEMA = pa.schema(
         pa.field("quality", pa.float32(), nullable=False),
         pa.field("batch", pa.int32(), nullable=False),
         pa.field("document", pa.int32(), nullable=False),
-        pa.field("start", pa.int64(), nullable=False),
+        pa.field("byte", pa.int64(), nullable=False),
         pa.field("length", pa.int64(), nullable=False),
         pa.field("sample_hash", HASH_TYPE, nullable=False),
         pa.field("doc_id", pa.string(), nullable=False),
@@ -199,7 +199,8 @@ class _Settler:
             "quality": quality,
             "batch": np.full(len(documents), batch.number, dtype=np.int32),
             "document": documents.astype(np.int32),
-            "start": ranges.start,
+            # What is empty may lie nowhere.
+            "byte": np.where(ranges.length > 0, batch.first_byte + found.first_byte, 0),
             "length": ranges.length,
             "sample_hash": found.hashes,
             "doc_id": batch.doc_id.take(row),

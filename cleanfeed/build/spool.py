@@ -49,13 +49,31 @@ class Spool:
     """One task's measured documents, mapped into memory, never read whole."""
 
     batches: tuple[pa.RecordBatch, ...]
+    address: int
+    """Where in memory the file begins."""
 
     @classmethod
     def open(cls, path: AnyPath) -> Spool:
         """Map a spool; its pages are read when they are touched."""
         with pa.memory_map(str(fetched(path))) as source:
+            address = source.read_buffer(1).address
             reader = pa.ipc.open_file(source)
-            return cls(tuple(reader.get_batch(i) for i in range(reader.num_record_batches)))
+            return cls(tuple(reader.get_batch(i) for i in range(reader.num_record_batches)), address)
+
+    def byte_of(self, values: npt.NDArray[Any]) -> int:
+        """Return at which byte of the file the values of a column of one of the batches begin."""
+        return address_of(values) - self.address
+
+
+def mapped(path: AnyPath) -> npt.NDArray[np.uint8]:
+    """Map the bytes of a file; its pages are read when they are touched."""
+    with pa.memory_map(str(fetched(path))) as source:
+        return np.frombuffer(source.read_buffer(), dtype=np.uint8)
+
+
+def address_of(array: npt.NDArray[Any]) -> int:
+    """Return where an array begins in memory."""
+    return int(array.__array_interface__["data"][0])
 
 
 @contextmanager
