@@ -52,6 +52,17 @@ def request_of(work: AnyPath) -> str | None:
     return msgspec.json.decode(line, type=_Header).request if line.endswith(b"\n") else None
 
 
+def has_entered(work: AnyPath, phase: str) -> bool:
+    """Return whether the unfinished build in a work folder, whatever its request, has an entry of a phase."""
+    request = request_of(work)
+    if request is None:
+        return False
+    if isinstance(work, ObjectPath):
+        return any(entry.phase == phase for entry in _ObjectLog(work, request).entries)
+    lines = (work / JOURNAL_NAME).read_bytes().splitlines(keepends=True)[1:]
+    return any(_entry(line).phase == phase for line in lines if line.endswith(b"\n"))
+
+
 def drop_journal(work: AnyPath) -> None:
     """Let a work folder hold no unfinished build, on disk, before anything else of it goes.
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cleanfeed.build.finished import MANIFEST_NAME
-from cleanfeed.build.journal import drop_journal, has_journal, request_of
+from cleanfeed.build.journal import drop_journal, has_entered, has_journal, request_of
 from cleanfeed.build.lock import LOCK_NAME
 from cleanfeed.build.manifest import read_manifest
 from cleanfeed.build.tasks import work_folder
@@ -23,6 +23,9 @@ from cleanfeed.curriculum.paths import AnyPath, ObjectPath, sizes_below
 from cleanfeed.errors import CleanfeedError, MisuseError, one_line
 
 OLD_MANIFEST_NAME = "old-manifest.json"
+TOKENIZER_NAME = "tokenizer.json"
+TOKENIZER_BEGUN = "tokenizer"
+"""What a journal says of a build that is about to write that file, which may also be someone else's."""
 PARTS = (
     "curriculum/*/part-*.parquet",
     "rejected/part-*.parquet",
@@ -96,6 +99,8 @@ def drop_unfinished(out: AnyPath, request: str) -> None:
     else:
         # It had begun to write, so what it was to replace was already being removed.
         parts = [name for name in sizes_below(out) if any(fnmatchcase(name, part) for part in PARTS)]
+        if has_entered(work, TOKENIZER_BEGUN):
+            parts.append(TOKENIZER_NAME)
         files = [{"path": name} for name in sorted({*parts, *_listed(aside)})]
         write_bytes(aside, json.dumps({"files": files}).encode())
     drop_journal(work)

@@ -35,6 +35,8 @@ from cleanfeed.build.measure import (
     unreadable_path,
 )
 from cleanfeed.build.occupied import (
+    TOKENIZER_BEGUN,
+    TOKENIZER_NAME,
     drop_asides,
     drop_unfinished,
     finished_build,
@@ -227,8 +229,10 @@ class _Run:
             files.update(one.files)
         encoder = self.context.encoder()
         if encoder is not None:
-            write_bytes(self.context.out / "tokenizer.json", encoder.raw)
-            files["tokenizer.json"] = (0, encoder.digest)
+            if self.journal.done(TOKENIZER_BEGUN, 0, bool) is None:
+                self.journal.enter(TOKENIZER_BEGUN, 0, True)
+            write_bytes(self.context.out / TOKENIZER_NAME, encoder.raw)
+            files[TOKENIZER_NAME] = (0, encoder.digest)
         return make_manifest(
             self.prepared, measured, settled, totals, files, self._duplicate_ids(files), self.duplicates
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,7 @@ def kept(function: Any, *signatures: Any, nogil: bool = True) -> Any:
     compiled = njit(nogil=nogil)(function)
     compiled._cache = FunctionCache(function)
     compiled._cache.load_overload = partial(_load, compiled._cache)
+    compiled._cache.save_overload = partial(_save, compiled._cache)
     for signature in signatures:
         compiled.compile(signature)
     if signatures:
@@ -214,3 +216,9 @@ def _load(cache: FunctionCache, signature: Any, context: Any) -> Any:
     """
     rtsys.initialize(context)
     return cache._load_overload(signature, context)
+
+
+def _save(cache: FunctionCache, signature: Any, found: Any) -> None:
+    """Keep on disk what was compiled, where there is room and leave to; elsewhere it is compiled again each time."""
+    with suppress(OSError):
+        FunctionCache.save_overload(cache, signature, found)

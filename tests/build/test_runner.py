@@ -246,6 +246,20 @@ def test_an_old_build_stays_whole_until_its_successor_has_documents(tmp_path: Pa
     verify(str(tmp_path / "out"))
 
 
+@pytest.mark.parametrize("ours", [True, False])
+def test_an_overwrite_removes_the_tokenizer_of_a_build_that_was_dropped_and_no_one_elses(
+    tmp_path: Path, run: Build, monkeypatch: pytest.MonkeyPatch, ours: bool
+):
+    source, out = write_jsonl(tmp_path / "a.jsonl", RECORDS), tmp_path / "out"
+    stop_before("write_manifest", run, monkeypatch, source, tokenizer=TOKENIZER if ours else None)
+    if not ours:
+        (out / "tokenizer.json").write_text("mine")
+    run(source, sets=["curriculum.seed=3"], overwrite=True)
+    assert (out / "tokenizer.json").exists() == (not ours)
+    if ours:
+        verify(str(out))
+
+
 def test_an_overwrite_that_was_killed_while_reading_goes_on_and_ends_like_any_other(
     tmp_path: Path, run: Build, monkeypatch: pytest.MonkeyPatch
 ):
