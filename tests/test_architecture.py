@@ -13,6 +13,8 @@ import cleanfeed
 
 PACKAGE = Path(cleanfeed.__file__).parent
 PARTS = (
+    "kernel_cache",
+    "kernel",
     "errors",
     "arguments",
     "settings",

@@ -8,25 +8,32 @@ from cleanfeed.curriculum.clusters import warm_up_clusters
 from cleanfeed.curriculum.codepoints import after_code_points, code_points, last_cut
 from cleanfeed.curriculum.gather import lay_out
 from cleanfeed.curriculum.reference import warm_up_reference
+from cleanfeed.kernel import fingerprint
 from cleanfeed.signals.corpus import count_documents, rare_token_share
 from cleanfeed.signals.measure import compiled, mark_compiled, warm_up
 from cleanfeed.signals.minhash import warm_up_minhash
 from cleanfeed.signals.tokens import TokenTables, measure_tokens
 
+_BLOCKS = f"blocks-{fingerprint('documents'):x}"
+"""Part of the kernels that changes with other files than those of the signals."""
 
-def kernels_ready(*, tokens: bool, near: bool = False, reference: bool = False) -> bool:
+
+def kernels_ready(
+    *, tokens: bool = False, near: bool = False, reference: bool = False, blocks: bool = False
+) -> bool:
     """Return whether an earlier build has compiled the kernels; arguments as for :func:`load_kernels`."""
-    wanted = {"text": True, "tokens": tokens, "near": near, "reference": reference}
+    wanted = {"text": True, _BLOCKS: blocks, "tokens": tokens, "near": near, "reference": reference}
     return all(compiled(part) for part, needed in wanted.items() if needed)
 
 
-def load_kernels(*, tokens: bool, near: bool = False, reference: bool = False) -> None:
+def load_kernels(*, tokens: bool, near: bool = False, reference: bool = False, blocks: bool = False) -> None:
     """Compile or load the kernels, so that workers find them compiled.
 
     Args:
         tokens: Whether there is a tokenizer, so that the kernels over ids are needed too.
         near: Whether near-duplicates are looked for, so that signatures are.
         reference: Whether quality is likeness to a reference sample.
+        blocks: Whether there are blocks of JSON Lines large enough for compiled code.
     """
     warm_up()
     one = np.zeros(1, dtype=np.int64)
@@ -35,6 +42,11 @@ def load_kernels(*, tokens: bool, near: bool = False, reference: bool = False) -
     lay_out(one[:0], one[:0], np.zeros(1, dtype=np.uint8))
     after_code_points(data, 0, code_points(data, 0, 1), 1)
     last_cut(data, 1, 2)
+    if blocks:
+        from cleanfeed.documents.json_blocks import BlockScanner  # here: where it is loaded it is used
+
+        BlockScanner(["text", "id"]).read(b'{"text": ""}\n', 64)
+        mark_compiled(_BLOCKS)
     if tokens:
         ids = np.zeros(1, dtype=np.int32)
         one_id = np.array([0, 1])

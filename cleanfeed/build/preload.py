@@ -16,7 +16,7 @@ with loading("cffi", "yaml"):
     from cleanfeed.build.kernels import kernels_ready, load_kernels
 
     # What is not compiled yet is compiled by the process that started this one; workers load it when they need it.
-    if kernels_ready(tokens=False, near=False):
-        load_kernels(tokens=False)
+    if kernels_ready():
+        load_kernels(tokens=False, blocks=kernels_ready(blocks=True))
 
 __all__ = ["candidates", "measure", "place", "settle"]

@@ -187,9 +187,9 @@ def _where() -> str:
 @lru_cache(maxsize=1)
 def _version() -> tuple[str, int]:
     """Return what must be the same on all machines for the result to be the same."""
-    from cleanfeed.signals.kernel import fingerprint
+    from cleanfeed.kernel import fingerprint
 
-    return __version__, fingerprint()
+    return __version__, fingerprint("signals")
 
 
 def _made(call: bytes) -> tuple[int, Any]:

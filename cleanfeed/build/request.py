@@ -24,9 +24,9 @@ from cleanfeed.documents.hub import is_hub_name
 from cleanfeed.documents.patterns import split_pattern, would_match
 from cleanfeed.documents.plan import InputFile, Plan, check_columns, plan_inputs
 from cleanfeed.errors import MisuseError, one_line
+from cleanfeed.kernel import fingerprint as code_version
 from cleanfeed.rules.pipeline import resolved
 from cleanfeed.settings import Pipeline
-from cleanfeed.signals.kernel import fingerprint as signals_version
 
 BUILT = (
     "manifest.json",
@@ -125,7 +125,7 @@ def prepare(request: BuildRequest) -> Prepared:
     fingerprints = {file.index: fingerprint(file) for file in plan.files}
     reference = _reference(request.pipeline)
     identity = {
-        "format": [FORMAT_VERSION, __version__, signals_version()],
+        "format": [FORMAT_VERSION, __version__, code_version("signals")],
         "pipeline": resolved(request.pipeline),
         "tokenizer": encoder.digest if encoder else None,
         "keep_text": request.keep_text,

@@ -57,6 +57,7 @@ from cleanfeed.curriculum.duplicates import DuplicateCounts
 from cleanfeed.curriculum.durable import write_bytes, written_aside
 from cleanfeed.curriculum.paths import AnyPath, copies_dropped
 from cleanfeed.curriculum.stages import Tiers
+from cleanfeed.documents.jsonl import KERNEL_BYTES
 from cleanfeed.errors import CleanfeedError, MisuseError, NothingReadableError, one_line
 from cleanfeed.settings import DocumentSettings
 
@@ -204,6 +205,9 @@ class _Run:
             "tokens": self.context.tokenizer is not None,
             "near": pipeline.duplicates.method == "near",
             "reference": pipeline.quality.reference is not None,
+            "blocks": any(
+                file.kind == "jsonl" and file.size >= KERNEL_BYTES for file in self.prepared.plan.files
+            ),
         }
         if not kernels_ready(**wanted):
             self.progress.compiling()

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cleanfeed.signals.kernel import kept
+from cleanfeed.kernel import kept
 from cleanfeed.signals.minhash import UInt32, UInt64, equal_places
 
 Int64 = npt.NDArray[np.int64]

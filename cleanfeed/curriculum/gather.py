@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cleanfeed.signals.kernel import copy_bytes, outer
+from cleanfeed.kernel import copy_bytes, outer
 
 Int64 = npt.NDArray[np.int64]
 

@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 from cleanfeed.documents.plan import plan_inputs
 from cleanfeed.documents.read import read_piece
 from cleanfeed.errors import MisuseError, one_line
+from cleanfeed.kernel import fingerprint, inner, kept
 from cleanfeed.settings import DocumentSettings
 from cleanfeed.signals.buffers import text_buffers
-from cleanfeed.signals.kernel import fingerprint, inner, kept
 from cleanfeed.signals.word_hashes import END, next_word, spread, word_table
 
 _FACTOR = np.uint64(0x100000001B3)
@@ -149,7 +149,7 @@ def _pair(left: Any, right: Any) -> Any:  # pragma: no cover - compiled
     return spread(left * _FACTOR + right)
 
 
-_count, _score = _make_loops(fingerprint())
+_count, _score = _make_loops(fingerprint("signals", "curriculum"))
 
 
 def warm_up_reference() -> None:

@@ -1,14 +1,16 @@
 """A piece of a JSON Lines file goes in; batches of documents and the lines that are none come out.
 
-Whole blocks are decoded at once by msgspec into exactly the fields that are wanted. Only a block that is refused is
-read line by line, and only a line that is refused again is looked at closely.
+Whole blocks are read at once by compiled code, or by msgspec where that refuses a block, into exactly the fields that
+are wanted. Only a block that both refuse is read line by line, and only a line that is refused again is looked at
+closely.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -22,6 +24,15 @@ from cleanfeed.documents.record import Damage, PieceResult, Unreadable
 from cleanfeed.documents.shape import BOM, SHAPE_BYTES, shape_damage
 from cleanfeed.documents.work import InputFile, Piece
 from cleanfeed.errors import MisuseError, one_line
+
+if TYPE_CHECKING:
+    from cleanfeed.documents.json_blocks import BlockScanner
+
+KERNEL = "cleanfeed.documents.json_blocks"
+"""Module with the compiled code, which brings numba; where it is loaded it is used for every block."""
+
+KERNEL_BYTES = 2**22
+"""Blocks and files that are smaller do not make anyone load it, much less compile it, which takes 2 s."""
 
 CHECK_BYTES = 2**16
 """Size of a block where only the first record with a text is looked for."""
@@ -43,15 +54,44 @@ class BlockReader:
         self.keys_seen: list[str] | None = None
         """The keys of the first record without it."""
         self._fast = _FastDecoder(fields)
+        names = fields.names
+        self._flat = len(set(names)) == len(names) and not any("." in name for name in names)
+        self._scanner: BlockScanner | None = None
 
     def read(self, block: Block, row: int) -> tuple[Columns, int]:
         """Return the records of a block whose first line has this row number, and how many lines it has."""
         data = block.data
-        whole = self._whole(data, row)
+        whole = self._compiled(data, row) or self._whole(data, row)
         if whole is not None:
             self.with_text += len(whole.texts)
             return whole, len(whole.texts)
         return self._by_line(block, row)
+
+    def _compiled(self, data: bytes, row: int) -> Columns | None:
+        """Read a block by compiled code, or return None where that is not at hand or refuses it."""
+        if not self._flat or (len(data) < KERNEL_BYTES and KERNEL not in sys.modules):
+            return None
+        if self._scanner is None:
+            from cleanfeed.documents.json_blocks import BlockScanner
+
+            self._scanner = BlockScanner(self.fields.names)
+        found = self._scanner.read(data, self.fields.settings.max_record_bytes)
+        if found is None:
+            return None
+        texts, spans = found
+        sizes = spans[:, 1] - spans[:, 0]
+        if sizes.max() > MAX_DIGITS:
+            return None
+        slots = [
+            _cut(data, *spans[:, 2 * slot : 2 * slot + 2].T.tolist()) for slot in range(spans.shape[1] // 2)
+        ]
+        try:
+            others = [strings_of(slots[slot - ID]) for slot in (ID, *self.fields.kept)]
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        quality = None if self.fields.quality is None else [number_of(value) for value in slots[-1]]
+        rows = np.arange(row, row + len(texts), dtype=np.int64)
+        return _columns(rows, texts, others[0], others[1:], quality, np.zeros(len(texts), dtype=np.int32), [])
 
     def _whole(self, data: bytes, row: int) -> Columns | None:
         """Decode a block in one go, or return None where it holds anything out of the ordinary."""
@@ -229,9 +269,14 @@ def _too_large(head: bytes, size: int) -> Failure:
     return Failure("record_too_large", f"{size} bytes", excerpt(head))
 
 
+def _cut(data: bytes, starts: list[int], stops: list[int]) -> list[bytes]:
+    """Return the values of a field in a block; null where it is not there, which has a negative start."""
+    return [data[start:stop] if start >= 0 else NULL for start, stop in zip(starts, stops, strict=True)]
+
+
 def _columns(
     rows: Any,
-    texts: list[str],
+    texts: list[str] | pa.LargeStringArray,
     ids: list[str | None],
     kept: list[list[str | None]],
     quality: list[float | None] | None,
@@ -240,7 +285,7 @@ def _columns(
 ) -> Columns:
     return Columns(
         rows=rows,
-        texts=pa.array(texts, pa.large_string()),
+        texts=pa.array(texts, pa.large_string()) if isinstance(texts, list) else texts,
         ids=pa.array(ids, pa.string()),
         kept=[pa.array(column, pa.string()) for column in kept],
         quality=None if quality is None else pa.array(quality, pa.float64()),

@@ -16,8 +16,8 @@ from numba import carray, njit, types
 from numba.extending import intrinsic
 
 from cleanfeed.feed.rows import Ids
-from cleanfeed.signals.cache import ensure_cache
-from cleanfeed.signals.kernel import kept
+from cleanfeed.kernel import kept
+from cleanfeed.kernel_cache import ensure_cache
 
 IGNORED = -100
 """Label that losses leave out: ``ignore_index`` of torch's cross entropy."""

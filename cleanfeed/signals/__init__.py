@@ -1,5 +1,5 @@
 """Text goes in; numbers, and on request the places they come from, come out."""
 
-from cleanfeed.signals.cache import ensure_cache
+from cleanfeed.kernel_cache import ensure_cache
 
 ensure_cache()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cleanfeed.signals.kernel import inner, load_8, outer, trailing_zeros
+from cleanfeed.kernel import inner, load_8, outer, trailing_zeros
 
 PROBE = 16
 """Shortest run that is looked at."""

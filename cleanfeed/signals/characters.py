@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from cleanfeed.signals.kernel import inner
+from cleanfeed.kernel import inner
 from cleanfeed.signals.tables import FLAGS_AT, SCRIPT_SHIFT, SCRIPTS
 
 PROPERTIES = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cleanfeed.signals.kernel import kept
+from cleanfeed.kernel import kept
 
 Ids = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cleanfeed.signals.kernel import inner
+from cleanfeed.kernel import inner
 from cleanfeed.signals.reading import BREAK, BULLETED, COLON_ENDS, ELLIPSIS_ENDS, ENDS
 
 SHORT_LINE = 30

@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cleanfeed.kernel import fingerprint, kept
 from cleanfeed.signals.blobs import BLOB_COUNTS, scan_blobs
 from cleanfeed.signals.buffers import text_buffers
 from cleanfeed.signals.byte_formulas import byte_columns
 from cleanfeed.signals.characters import CHARACTER_COUNTS, characters
 from cleanfeed.signals.formulas import view_columns
-from cleanfeed.signals.kernel import fingerprint, kept
 from cleanfeed.signals.lines import LINE_COUNTS, lines
 from cleanfeed.signals.mojibake import MOJIBAKE_COUNTS, scan_mojibake
 from cleanfeed.signals.page import PAGE_COUNTS, page
@@ -113,7 +113,7 @@ def _make_loop(version: int) -> Any:
     return loop
 
 
-_FINGERPRINT = fingerprint()
+_FINGERPRINT = fingerprint("signals")
 _loop = _make_loop(_FINGERPRINT)
 
 
@@ -176,7 +176,7 @@ def _marker(part: str) -> Path:
     """Return the file that says so; it lies with the cache, so that they go together."""
     parts = (
         part,
-        fingerprint(),
+        fingerprint("signals"),
         sys.implementation.cache_tag,
         numba.__version__,
         llvmlite.binding.get_host_cpu_name(),

@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cleanfeed.kernel import fingerprint, inner, kept
 from cleanfeed.signals.buffers import text_buffers
-from cleanfeed.signals.kernel import fingerprint, inner, kept
 from cleanfeed.signals.word_hashes import END, SIGNS, next_word, spread, word_table
 
 UInt32 = npt.NDArray[np.uint32]
@@ -237,4 +237,4 @@ def _make_loops(version: int) -> tuple[Any, Any]:
     return sign, fold
 
 
-_sign, _fold = _make_loops(fingerprint())
+_sign, _fold = _make_loops(fingerprint("signals"))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cleanfeed.signals.kernel import inner, load_8, outer
+from cleanfeed.kernel import inner, load_8, outer
 
 MIN_CYRILLIC_CHAIN = 3
 """Pairs that must follow each other: two of them occur in healthy Ukrainian and Russian."""

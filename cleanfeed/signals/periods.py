@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cleanfeed.signals.kernel import at_least_64, inner, leading_zeros, load_8, outer, trailing_zeros
+from cleanfeed.kernel import at_least_64, inner, leading_zeros, load_8, outer, trailing_zeros
 
 TABLE_BITS = 15
 MAX_PERIOD = 8192

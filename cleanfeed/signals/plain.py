@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cleanfeed.signals.kernel import (
+from cleanfeed.kernel import (
     bytes_in,
     inner,
     leading_zeros,

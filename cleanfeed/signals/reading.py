@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cleanfeed.signals.kernel import inner, load_8
+from cleanfeed.kernel import inner, load_8
 from cleanfeed.signals.tables import (
     BLOCKS_AT,
     BULLET,

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from cleanfeed.kernel import inner
 from cleanfeed.signals.formulas import MIN_WORDS
-from cleanfeed.signals.kernel import inner
 from cleanfeed.signals.view import MAX_WORDS
 from cleanfeed.signals.words import FIRST_SLOTS, MOST_FIRST_SLOTS
 

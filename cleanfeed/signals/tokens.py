@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cleanfeed.signals.kernel import inner, kept
+from cleanfeed.kernel import inner, kept
 from cleanfeed.signals.tokens_signals import TOKEN_SIGNALS
 
 MAX_PERIOD = 13

@@ -9,7 +9,7 @@ ends at a line feed; its content runs from its first word to its last, so blanks
 not count, and two lines are equal when their words are and stand apart or joined in the same way.
 
 The loop over documents of :mod:`cleanfeed.signals.measure` is kept on disk with this code in it, under a key that
-changes with any file of this package: see :mod:`cleanfeed.signals.kernel`.
+changes with any file of this package: see :mod:`cleanfeed.kernel`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cleanfeed.signals.kernel import bytes_in, inner, load_8, same_as_next, trailing_zeros
+from cleanfeed.kernel import bytes_in, inner, load_8, same_as_next, trailing_zeros
 from cleanfeed.signals.plain import AHEAD, BLOCK, is_mixed, plain_bytes, read_plain
 from cleanfeed.signals.reading import (
     ALPHA_WORDS,

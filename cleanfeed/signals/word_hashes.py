@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cleanfeed.signals.kernel import inner
+from cleanfeed.kernel import inner
 from cleanfeed.signals.tables import CJK, LETTER, MARK, NUMBER, PUNCT, SPACELESS, SYMBOL, tables
 
 END, SPACED, SIGNS, ALONE = range(4)

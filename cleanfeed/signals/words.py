@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cleanfeed.signals.kernel import inner, load_8
+from cleanfeed.kernel import inner, load_8
 from cleanfeed.signals.view import MAX_WORDS
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")

@@ -25,8 +25,8 @@ from numba import types
 from cleanfeed.errors import TrainingError, one_line
 from cleanfeed.feed.fills import IGNORED
 from cleanfeed.feed.samples import NO_SAMPLE
-from cleanfeed.signals.cache import ensure_cache
-from cleanfeed.signals.kernel import kept
+from cleanfeed.kernel import kept
+from cleanfeed.kernel_cache import ensure_cache
 
 Int64 = npt.NDArray[np.int64]
 

@@ -6,6 +6,7 @@ import numba.core.dispatcher as dispatcher
 
 from cleanfeed.build.kernels import load_kernels
 from cleanfeed.curriculum import clusters, codepoints, gather, reference
+from cleanfeed.documents import json_blocks
 from cleanfeed.signals import corpus, measure, minhash, tokens
 
 from .conftest import TOKENIZER, Build, prose, write_jsonl
@@ -14,14 +15,14 @@ from .conftest import TOKENIZER, Build, prose, write_jsonl
 def compiled() -> dict[str, int]:
     return {
         f"{module.__name__}.{name}": len(kernel.signatures)
-        for module in (clusters, codepoints, gather, reference, corpus, measure, minhash, tokens)
+        for module in (json_blocks, clusters, codepoints, gather, reference, corpus, measure, minhash, tokens)
         for name, kernel in vars(module).items()
         if isinstance(kernel, dispatcher.Dispatcher)
     }
 
 
 def test_a_build_compiles_nothing_that_load_kernels_did_not(tmp_path: Path, run: Build):
-    load_kernels(tokens=True, near=True, reference=True)
+    load_kernels(tokens=True, near=True, reference=True, blocks=True)
     before = compiled()
     records = [{"id": n, "text": prose(n, sentences=400 if n == 0 else 5)} for n in range(5)]
     source = write_jsonl(tmp_path / "a.jsonl", records)

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cleanfeed.signals import cache, measure, view, words
+from cleanfeed import kernel_cache as cache
+from cleanfeed.signals import measure, view, words
 from cleanfeed.signals.measure import measure_texts
 from cleanfeed.signals.registry import SIGNALS, TEXT_SIGNALS, by_name
 

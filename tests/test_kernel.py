@@ -7,7 +7,7 @@ import pytest
 from numba import njit
 from numba.core.caching import FunctionCache
 
-from cleanfeed.signals.kernel import copy_bytes, kept, leading_zeros, load_8, trailing_zeros
+from cleanfeed.kernel import copy_bytes, kept, leading_zeros, load_8, trailing_zeros
 
 
 @njit

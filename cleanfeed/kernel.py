@@ -25,8 +25,8 @@ inner = njit(nogil=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=T
 the counts of who uses an array, which nobody here makes: they would change at each call.
 
 Nothing of it is kept on disk by itself, but only as a part of what calls it. numba looks at one file when it decides
-whether what it has is still good, so a caller that is kept takes :func:`fingerprint` into its key: a loop in a closure,
-a function that Python calls as well by :func:`outer`.
+whether what it has is still good, so a caller that is kept takes :func:`fingerprint` of all parts it holds code of into
+its key: a loop in a closure, a function that Python calls as well by :func:`outer`.
 """
 
 
@@ -103,6 +103,24 @@ def copy_bytes(typing: Any, address: Any, size: Any, out: Any, at: Any) -> Any:
     return types.void(types.int64, types.int64, out, types.int64), emit
 
 
+@intrinsic
+def copy_64(typing: Any, data: Any, at: Any, out: Any, to: Any) -> Any:
+    """Copy the 64 bytes that begin at ``at`` to the place ``to`` of another array; both must hold them."""
+    vector = ir.VectorType(ir.IntType(8), 64)
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source, target = (
+            builder.bitcast(builder.gep(array.data, [arguments[place]]), vector.as_pointer())
+            for array, place in (
+                (context.make_array(signature.args[i])(context, builder, arguments[i]), i + 1) for i in (0, 2)
+            )
+        )
+        builder.store(builder.load(source, align=1), target, align=1)
+        return context.get_dummy_value()
+
+    return types.void(data, types.int64, out, types.int64), emit
+
+
 def bytes_in(size: int, *ranges: tuple[int, int], folded: bool = False) -> Any:
     """Make an instruction that tells of each of ``size`` bytes whether it lies in one of some ranges: one bit each.
 
@@ -170,22 +188,24 @@ def _bits(builder: Any, truths: Any, size: int) -> Any:
     return word if sys.byteorder == "little" else builder.bitreverse(word)
 
 
-@lru_cache(maxsize=1)
-def fingerprint() -> int:
-    """Return a number that changes with any file of this package.
+@lru_cache
+def fingerprint(*parts: str) -> int:
+    """Return a number that changes with any file of some parts of cleanfeed, and with this one.
 
     numba looks only at the file of a kernel when it decides whether what it has on disk is still good. A loop that
     holds code of other files takes this number in a closure, which makes it a part of the loop's key.
     """
     digest = hashlib.blake2b(digest_size=7)
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    here = Path(__file__)
+    for path in (here, *(path for part in parts for path in sorted((here.parent / part).glob("*.py")))):
         digest.update(path.read_bytes())
     return int.from_bytes(digest.digest(), "little")
 
 
 def outer(function: Any) -> Any:
-    """Compile a function that Python calls as well, and keep it on disk under a name that any change here changes."""
-    function.__qualname__ = f"{function.__qualname__}_{fingerprint():x}"
+    """Compile a function that Python calls as well, and keep it on disk under a name that changes with its part."""
+    part = function.__module__.split(".")[1]
+    function.__qualname__ = f"{function.__qualname__}_{fingerprint(part):x}"
     return kept(function)
 
 
