@@ -91,6 +91,22 @@ def at_least_64(typing: Any, numbers: Any, at: Any, least: Any) -> Any:
 
 
 @intrinsic
+def prefetch(typing: Any, array: Any, at: Any) -> Any:
+    """Let the processor fetch what is at a place of an array, which will be read and written soon."""
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        found = context.make_array(signature.args[0])(context, builder, arguments[0])
+        place = builder.bitcast(builder.gep(found.data, [arguments[1]]), cgutils.voidptr_t)
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, number, number, number])
+        fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(fetch, [place, number(1), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.uint64), emit
+
+
+@intrinsic
 def copy_bytes(typing: Any, address: Any, size: Any, out: Any, at: Any) -> Any:
     """Copy ``size`` bytes from an address to the place ``at`` of an array of bytes."""
 

@@ -7,7 +7,7 @@ import pytest
 from numba import njit
 from numba.core.caching import FunctionCache
 
-from cleanfeed.kernel import copy_bytes, kept, leading_zeros, load_8, trailing_zeros
+from cleanfeed.kernel import copy_bytes, kept, leading_zeros, load_8, prefetch, trailing_zeros
 
 
 @njit
@@ -36,6 +36,17 @@ def test_bytes_are_copied_from_an_address_to_a_place_and_nowhere_else():
     data, out = np.arange(9, dtype=np.uint8), np.full(9, 99, dtype=np.uint8)
     _copied(data.ctypes.data + 2, 3, out, 5)
     assert out.tolist() == [99] * 5 + [2, 3, 4] + [99]
+
+
+@njit
+def _fetched(numbers, at):
+    prefetch(numbers, at)
+    return numbers[at]
+
+
+def test_what_is_fetched_stays_as_it_is():
+    numbers = np.arange(9)
+    assert [_fetched(numbers, np.uint64(at)) for at in range(9)] == numbers.tolist() == [*range(9)]
 
 
 def test_a_kernel_works_where_there_is_no_room_to_keep_it(monkeypatch: pytest.MonkeyPatch):

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from cleanfeed.kernel import inner
+from cleanfeed.kernel import inner, prefetch
 from cleanfeed.signals.formulas import MIN_WORDS
 from cleanfeed.signals.view import MAX_WORDS
-from cleanfeed.signals.words import FIRST_SLOTS, MOST_FIRST_SLOTS
+from cleanfeed.signals.words import AHEAD, FIRST_SLOTS, MOST_FIRST_SLOTS
 
 LONGEST_TOP = 4
 """Of n-grams up to this length the most frequent one is measured, of longer ones all that repeat."""
@@ -91,6 +91,7 @@ def _number_pairs(
     distinct = np.int64(0)
     _rebuild(table, size, distinct, key_of)
     for k in range(found):
+        prefetch(table, (key_of[min(k + AHEAD, found - 1)] * _MIX >> _32) & mask)
         key = key_of[k]
         slot = (key * _MIX >> _32) & mask
         while table[slot] >> _BITS != key and table[slot] != _ZERO:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cleanfeed.kernel import inner, load_8
+from cleanfeed.kernel import inner, load_8, prefetch
 from cleanfeed.signals.view import MAX_WORDS
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
@@ -67,6 +67,10 @@ _NUMBER = np.uint64(MAX_WORDS - 1)
 
 FIRST_SLOTS, MOST_FIRST_SLOTS = 256, 2048
 """Slots a table begins with. It grows with the distinct words, of which even a book has few enough to stay close."""
+
+AHEAD = 12
+"""How far ahead a slot is fetched: which way to go on hangs on what it holds, and a wrong guess lasts as long as it is
+not known."""
 
 WORD_COUNTS = ("distinct", "stop_words")
 """What :func:`number_words` writes, in order."""
@@ -194,6 +198,7 @@ def number_words(
     _rebuild(table, size, distinct, first, word_hash)
     mask = np.uint64(size - 1)
     for w in range(total):
+        prefetch(table, word_hash[min(w + AHEAD, total - 1)] & mask)
         key = word_hash[w] | _NUMBER
         slot = word_hash[w] & mask
         # A slot holds the upper bits of a hash and, below, what the number lacks to the largest there may be.
