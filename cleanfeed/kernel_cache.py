@@ -6,10 +6,15 @@ fails on import where neither can. For that last case a folder under the system'
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import os
+import platform
 import stat
 import sys
 import tempfile
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 VARIABLE = "NUMBA_CACHE_DIR"
@@ -25,6 +30,28 @@ def ensure_cache(package: Path = Path(__file__).parent) -> str | None:
     if "numba" in sys.modules:
         sys.modules["numba"].config.CACHE_DIR = folder
     return folder
+
+
+def cache_folder(package: Path) -> Path:
+    """Return a folder that lies with what numba keeps of a package's code."""
+    chosen = os.environ.get(VARIABLE)
+    if chosen:
+        return Path(chosen)
+    beside = package / "__pycache__"
+    return beside if _writable(beside) else _user_cache()
+
+
+@lru_cache(maxsize=1)
+def processor() -> str:
+    """Return what differs between processors that do not run each other's code."""
+    told = platform.machine()
+    with suppress(OSError), Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
+        # Of the first processor, what stays the same while the machine runs.
+        first = itertools.takewhile(str.strip, lines)
+        told += "".join(
+            line for line in first if line.startswith(("model", "flags", "cpu family", "Features", "CPU "))
+        )
+    return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
 
 
 def _own_folder() -> str:

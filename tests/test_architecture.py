@@ -14,6 +14,7 @@ import cleanfeed
 PACKAGE = Path(cleanfeed.__file__).parent
 PARTS = (
     "kernel_cache",
+    "kernel_instructions",
     "kernel",
     "errors",
     "arguments",

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from numba import njit
 from numba.core.caching import FunctionCache
 
 from cleanfeed.kernel import copy_bytes, kept, leading_zeros, load_8, prefetch, trailing_zeros
 
 
-@njit
+@kept
 def _measured(data, at):
     word = load_8(data, at)
     return word, leading_zeros(word), trailing_zeros(word)
@@ -27,7 +26,7 @@ def test_eight_bytes_are_one_number_with_the_first_byte_lowest(head, zeros, at):
     assert _measured(data, at) == (word, *zeros)
 
 
-@njit
+@kept
 def _copied(address, size, out, at):
     copy_bytes(address, size, out, at)
 
@@ -38,7 +37,7 @@ def test_bytes_are_copied_from_an_address_to_a_place_and_nowhere_else():
     assert out.tolist() == [99] * 5 + [2, 3, 4] + [99]
 
 
-@njit
+@kept
 def _fetched(numbers, at):
     prefetch(numbers, at)
     return numbers[at]

@@ -37,9 +37,6 @@ STARTS, PAUSE = 20, 0.1
 Started = tuple[BaseProcess, Connection]
 """A worker and this end of its pipe."""
 
-_forked: list[Started] = []
-"""Workers that no engine has taken yet."""
-
 
 class Engine(Protocol):
     """Where calls are made."""
@@ -73,39 +70,6 @@ def set_up_libraries() -> None:
     os.environ.update({name: value for name, value in wanted.items() if name not in os.environ})
 
 
-def fork_workers(number: int) -> None:
-    """Load what workers need and fork some from this process, for the engines that want workers first.
-
-    A server would load it a second time. Only for a command at its start: it knows that no thread of another's was
-    started in its process, so forking it is as safe as forking the server.
-    """
-    set_up_libraries()
-    import cleanfeed.build.preload  # noqa: F401
-
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        for _ in range(number):
-            ours, its = multiprocessing.Pipe()
-            inherited = [ours, *(pipe for _, pipe in _forked)]
-            process = multiprocessing.get_context("fork").Process(
-                target=_serve_forked, args=(its, inherited), daemon=True
-            )
-            with its:
-                process.start()
-            _forked.append((process, ours))
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _serve_forked(pipe: Connection, inherited: Sequence[Connection]) -> None:
-    """Be a worker that was forked from the command: without its ends of pipes, and what it does about signals."""
-    for other in inherited:
-        other.close()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    serve(pipe)
-
-
 def start_server() -> None:
     """Begin to load what workers need, in a process of its own, while this one does something else.
 
@@ -133,7 +97,7 @@ def children_deaf_to_ctrl_c() -> Iterator[None]:
 
 
 class LocalEngine:
-    """Runs calls on this machine, in processes forked from a server that was started clean or a command at its start.
+    """Runs calls on this machine, in processes forked from a server that was started clean.
 
     They share nothing with this one, so a result cannot depend on where it was made, and what kills one of them does
     not kill the build.
@@ -167,8 +131,6 @@ class LocalEngine:
 
 
 def _start_worker() -> Started:
-    if _forked:
-        return _forked.pop(0)
     start_server()
     ours, its = multiprocessing.Pipe()
     for _ in range(STARTS):

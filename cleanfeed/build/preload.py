@@ -1,7 +1,7 @@
 """Nothing goes in; a process that has imported and loaded all a worker needs, ready to be forked, comes out.
 
-Imported once, by the command or by the fork server: its copies, the workers, start in milliseconds. Either has one
-thread then and has read no file, so forking it is safe where forking a process in its midst would not be.
+Imported once, by the fork server: its copies, the workers, start in milliseconds. It has one thread and has read no
+file, so forking it is safe where forking a process in its midst would not be.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def build(
     unfinished also by their time of change.
     """
     enter("build", out, go_on="Run the same command again to go on where it stopped.")
-    from cleanfeed.build.engine import fork_workers, start_server
+    from cleanfeed.build.engine import start_server
     from cleanfeed.build.lean import hide_pandas, loading
     from cleanfeed.documents.hub import is_hub_name
 
@@ -118,8 +118,7 @@ def build(
         hide_pandas()
     if engine == "local":
         workers = workers or available_cpus()
-        # What is loaded here need not be loaded by a server; where it may not be, one does so meanwhile.
-        fork_workers(workers) if lean else start_server()
+        start_server()
     with loading() if invocation.own_process else nullcontext():
         from cleanfeed.build.request import BuildRequest
         from cleanfeed.build.runner import build as run

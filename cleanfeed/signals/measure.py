@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import llvmlite.binding
-import numba
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from cleanfeed.kernel import fingerprint, kept
+from cleanfeed.kernel_cache import cache_folder, processor
 from cleanfeed.signals.blobs import BLOB_COUNTS, scan_blobs
 from cleanfeed.signals.buffers import text_buffers
 from cleanfeed.signals.byte_formulas import byte_columns
@@ -174,11 +174,6 @@ def compiled(part: str = "text") -> bool:
 
 def _marker(part: str) -> Path:
     """Return the file that says so; it lies with the cache, so that they go together."""
-    parts = (
-        part,
-        fingerprint("signals"),
-        sys.implementation.cache_tag,
-        numba.__version__,
-        llvmlite.binding.get_host_cpu_name(),
-    )
-    return Path(_loop.stats.cache_path) / ("cleanfeed-" + "-".join(str(part) for part in parts) + ".compiled")
+    parts = (part, fingerprint("signals"), sys.implementation.cache_tag, version("numba"), processor())
+    folder = cache_folder(Path(__file__).parent)
+    return folder / ("cleanfeed-" + "-".join(str(part) for part in parts) + ".compiled")

@@ -13,8 +13,11 @@ import pytest
 
 from cleanfeed.build.budget import Lost, Place, Reporter
 from cleanfeed.build.engine import LocalEngine
+from cleanfeed.build.kernels import load_kernels
 from cleanfeed.build.pool import OVERRUN, RESULT, _PipeReporter
 from cleanfeed.errors import MisuseError
+
+from .conftest import prose, write_jsonl
 
 KINDS = {"here": (1, True), "one": (1, False), "two": (2, False)}
 
@@ -197,38 +200,18 @@ def test_a_caller_that_goes_away_leaves_no_process(pool: LocalEngine, tmp_path: 
     assert [process.exitcode is not None for process in processes] == [True] * len(processes)
 
 
-def parent_of(number: int, report: Reporter) -> tuple[int, int]:
-    """Return the worker and the process it was forked from."""
-    return os.getpid(), os.getppid()
+COMMAND = """
+import sys
+from cleanfeed.cli.main import main
 
-
-FORKING = """
-import os, signal
-from cleanfeed.build.engine import LocalEngine, fork_workers
-from tests.build.test_engine import kill_some, parent_of
-
-signal.signal(signal.SIGTERM, lambda *_: None)
-fork_workers(2)
-engine = LocalEngine(2)
-assert {parent for _, (_, parent) in engine.run(parent_of, [(n, (n,)) for n in range(8)], print)} == {os.getpid()}
-lost = [n for n, found in engine.run(kill_some, [(n, (n,)) for n in range(5)], lambda _: None) if n != found]
-assert sorted(lost) == [0, 3], lost
-workers = {worker for _, (worker, _) in engine.run(parent_of, [(n, (n,)) for n in range(8)], print)}
-engine.close()
-for worker in workers:
-    try:
-        os.kill(worker, 0)
-    except ProcessLookupError:
-        continue
-    raise AssertionError("a closed engine left a worker")
-fork_workers(2)  # never taken: they end with the command, whatever it does about signals
-print("done")
+assert main(["build", *sys.argv[1:]]) == 0
+print(sorted({"numba", "torch"} & set(sys.modules)), file=sys.stderr)
 """
 
 
-def test_a_command_forks_its_workers_and_those_that_die_are_replaced():
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", FORKING], cwd=root, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert (done.returncode, done.stdout.split()[-1:], done.stderr) == (0, ["done"], "")
+def test_a_command_loads_no_compiler_beside_that_of_its_workers(tmp_path: Path):
+    load_kernels(tokens=False)
+    source = write_jsonl(tmp_path / "a.jsonl", [{"id": n, "text": prose(n)} for n in range(9)])
+    command = [sys.executable, "-c", COMMAND, str(source), "--out", str(tmp_path / "out"), "--workers", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.splitlines()[-1:]) == (0, ["[]"])

@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-import numba.core.dispatcher as dispatcher
-
 from cleanfeed.build.kernels import load_kernels
 from cleanfeed.curriculum import clusters, codepoints, gather, reference
 from cleanfeed.documents import json_blocks
+from cleanfeed.kernel import Deferred
 from cleanfeed.signals import corpus, measure, minhash, tokens
 
 from .conftest import TOKENIZER, Build, prose, write_jsonl
@@ -14,10 +13,10 @@ from .conftest import TOKENIZER, Build, prose, write_jsonl
 
 def compiled() -> dict[str, int]:
     return {
-        f"{module.__name__}.{name}": len(kernel.signatures)
+        f"{module.__name__}.{name}": len(kernel.made.signatures)
         for module in (json_blocks, clusters, codepoints, gather, reference, corpus, measure, minhash, tokens)
         for name, kernel in vars(module).items()
-        if isinstance(kernel, dispatcher.Dispatcher)
+        if isinstance(kernel, Deferred) and "made" in vars(kernel)
     }
 
 
