@@ -6,7 +6,7 @@ import numpy as np
 
 from cleanfeed.curriculum.clusters import warm_up_clusters
 from cleanfeed.curriculum.codepoints import after_code_points, code_points, last_cut
-from cleanfeed.curriculum.gather import lay_out
+from cleanfeed.curriculum.gather import scatter
 from cleanfeed.curriculum.reference import warm_up_reference
 from cleanfeed.kernel import fingerprint
 from cleanfeed.signals.corpus import count_documents, rare_token_share
@@ -39,7 +39,7 @@ def load_kernels(*, tokens: bool, near: bool = False, reference: bool = False, b
     one = np.zeros(1, dtype=np.int64)
     # Read-only and writable arrays are two types to numba: what a build reads from Arrow is read-only.
     data = np.frombuffer(bytes(4), dtype=np.uint8)
-    lay_out(one[:0], one[:0], np.zeros(1, dtype=np.uint8))
+    scatter(one[:0], one[:0], np.zeros(1, dtype=np.uint8), one[:0])
     after_code_points(data, 0, code_points(data, 0, 1), 1)
     last_cut(data, 1, 2)
     if blocks:

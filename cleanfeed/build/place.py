@@ -1,7 +1,7 @@
 """A file of the curriculum and the spools of all segments go in; the file, in its final order, comes out.
 
-The last phase. Each file is made on its own from the spools it needs, a row group at a time, so memory is bounded by
-the indexes and one row group.
+The last phase. Each file is made on its own from the spools it needs, some row groups at a time, so memory is bounded
+by the indexes and these.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cleanfeed.build.measure import Report, spool_path
 from cleanfeed.build.settle import samples_path
 from cleanfeed.build.spool import Spool, address_of, mapped
 from cleanfeed.build.tasks import Context, Segment
-from cleanfeed.curriculum.gather import lay_out, offsets_of
+from cleanfeed.curriculum.gather import offsets_of, scatter
 from cleanfeed.curriculum.order import BUCKET_BITS
 from cleanfeed.curriculum.paths import AnyPath
 from cleanfeed.curriculum.stages import Tiers
@@ -29,7 +29,11 @@ from cleanfeed.errors import CleanfeedError, one_line
 Int64 = npt.NDArray[np.int64]
 
 MOST_IDS = 2**31 - 1
-"""Ids in a row group: the places in a column of lists have 32 bits."""
+"""Ids that are put together: the places in a column of lists have 32 bits."""
+
+TOGETHER = 8 * 2**20
+"""Bytes of row groups that are put together: still in the cache of the processor when they are compressed, and enough
+not to go through all segments for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ def place(
         keep_fields=context.pipeline.documents.keep_fields,
     )
     path = context.out / spec.name
-    with PartWriter(path, schema) as part:
+    with PartWriter(path, schema, row_group_rows=spec.row_group_rows) as part:
         if spec.rows:
             for table in _row_groups(context, spec, _choose(context, spec, tiers, segments), schema):
                 part.write(table)
@@ -102,20 +106,14 @@ def _key_range(first: int, last: int) -> npt.NDArray[np.uint64]:
 def _row_groups(
     context: Context, spec: FileSpec, chosen: list[_Chosen], schema: pa.Schema
 ) -> Iterator[pa.Table]:
-    """Yield the file's rows with all columns, in their final order, a row group at a time.
-
-    What is put together is still in the cache of the processor when it is compressed, and takes little memory.
-    """
+    """Yield the file's rows with all columns, in their final order, some row groups at a time."""
     places = np.concatenate([part.places for part in chosen])
     back = pa.array(np.argsort(places, kind="stable"))
     index = pa.concat_tables([part.rows for part in chosen]).take(back).combine_chunks()
-    values = _Values(context, index)
+    values = _Values(context, chosen, index)
     fields: dict[str, list[pa.Array]] = {name: [] for name in context.pipeline.documents.keep_fields}
-    for part in chosen:
-        path = spool_path(context, part.segment.task.index, part.segment.number)
-        values.find(path, part)
-        # Only what has columns of its own is read through Arrow, which takes a while to open a file of a hundred.
-        spool = Spool.open(path).batches if fields or values.keep_text else ()
+    for part in chosen if fields or values.keep_text else []:
+        spool = Spool.open(_spool_path(context, part)).batches
         for name, taken in fields.items():
             batches, documents = column(part.rows, "batch"), column(part.rows, "document")
             taken.append(_field(spool, f"field:{name}", batches, documents))
@@ -132,12 +130,18 @@ def _row_groups(
     columns["n_tokens"] = lengths
     short = [field for field in schema if field.name in columns]
     table = pa.table({field.name: columns[field.name] for field in short}, schema=pa.schema(short))
-    for first in range(0, spec.rows, spec.row_group_rows):
-        rows = table.slice(first, spec.row_group_rows)
+    most = TOGETHER * spec.rows // max(1, int(values.lengths.sum()) * values.size)
+    step = spec.row_group_rows * max(1, most // spec.row_group_rows)
+    for first in range(0, spec.rows, step):
+        rows = table.slice(first, step)
         found = values.columns(first, first + rows.num_rows)
         yield pa.table(
             [found[name] if name in found else rows.column(name) for name in schema.names], schema=schema
         )
+
+
+def _spool_path(context: Context, part: _Chosen) -> AnyPath:
+    return spool_path(context, part.segment.task.index, part.segment.number)
 
 
 def _field(spool: tuple[pa.RecordBatch, ...], name: str, batches: Int64, documents: Int64) -> pa.Array:
@@ -155,40 +159,22 @@ class _Values:
 
     Args:
         context: The build.
+        chosen: Which samples of which segments they are.
         index: The index rows of all samples of the file, in their final order.
     """
 
-    def __init__(self, context: Context, index: pa.Table) -> None:
+    def __init__(self, context: Context, chosen: Sequence[_Chosen], index: pa.Table) -> None:
+        self.context = context
         self.encoder = context.encoder()
         self.keep_text = context.keep_text and self.encoder is not None
         self.lengths = column(index, "length").astype(np.int64)
         self.size = 1 if self.encoder is None else np.dtype(np.int32).itemsize
-        self.addresses = np.zeros(len(self.lengths), dtype=np.int64)
+        self.parts = [
+            (part, column(part.rows, "byte"), column(part.rows, "length") * self.size) for part in chosen
+        ]
+        """Of each segment what was chosen, and where in its spool the values begin and how many bytes they take."""
         self.texts: list[str] = [""] * len(self.lengths)
         self._memory = np.empty(0, dtype=np.uint8)
-        self._spools: list[npt.NDArray[np.uint8]] = []
-        """Mapped for as long as there are addresses in them."""
-
-    def find(self, path: AnyPath, part: _Chosen) -> None:
-        """Find out where the samples of a segment lie in its spool.
-
-        Raises:
-            CleanfeedError: A sample lies outside of the file.
-        """
-        first, sizes = column(part.rows, "byte"), column(part.rows, "length") * self.size
-        spool = mapped(path)
-        if first.min() < 0 or (first + sizes).max() > len(spool):
-            raise CleanfeedError(
-                one_line(
-                    "a sample lies outside of its file",
-                    str(path),
-                    got=f"bytes {first.min()} to {(first + sizes).max()}",
-                    expected=f"at most {len(spool)}",
-                    todo="The unfinished build was damaged: start anew with --overwrite.",
-                )
-            )
-        self._spools.append(spool)
-        self.addresses[part.places] = address_of(spool) + first
 
     def take_texts(self, spool: Sequence[pa.RecordBatch], part: _Chosen) -> None:
         """Take the texts of the samples of a segment, which are no range of bytes where ids are what is cut."""
@@ -206,22 +192,25 @@ class _Values:
         """Return the value columns of the rows from ``first`` to before ``last``, which are good until the next call.
 
         Raises:
-            CleanfeedError: They hold more ids than a column of Parquet can count.
+            CleanfeedError: They hold more ids than a column of Parquet can count, or lie outside of their files.
         """
-        sizes = self.lengths[first:last] * self.size
         offsets = offsets_of(self.lengths[first:last])
         if len(self._memory) < offsets[-1] * self.size:
             self._memory = np.empty(int(offsets[-1]) * self.size, dtype=np.uint8)
-        lay_out(self.addresses[first:last], sizes, self._memory)
+        for part, starts, sizes in self.parts:
+            low, high = np.searchsorted(part.places, [first, last])
+            if low < high:
+                places = offsets[part.places[low:high] - first] * self.size
+                self._copy(_spool_path(self.context, part), starts[low:high], sizes[low:high], places)
         data = pa.py_buffer(self._memory)
         if self.encoder is None:
             return {"text": pa.LargeStringArray.from_buffers(last - first, pa.py_buffer(offsets), data)}
         if offsets[-1] > MOST_IDS:
             raise CleanfeedError(
                 one_line(
-                    "a row group of the curriculum would hold too many ids",
+                    "row groups of the curriculum would hold too many ids",
                     "samples of very different lengths",
-                    f"{offsets[-1]} in one row group",
+                    f"{offsets[-1]} together",
                     f"at most {MOST_IDS}",
                     "Give the pipeline's last band a lower max_tokens.",
                 )
@@ -231,3 +220,18 @@ class _Values:
         if not self.keep_text:
             return {"input_ids": ids}
         return {"input_ids": ids, "text": pa.array(self.texts[first:last], pa.large_string())}
+
+    def _copy(self, path: AnyPath, starts: Int64, sizes: Int64, places: Int64) -> None:
+        """Copy ranges of a spool, which is mapped no longer than that: what was read counts as memory while it is."""
+        spool = mapped(path)
+        if starts.min() < 0 or (starts + sizes).max() > len(spool):
+            raise CleanfeedError(
+                one_line(
+                    "a sample lies outside of its file",
+                    str(path),
+                    got=f"bytes {starts.min()} to {(starts + sizes).max()}",
+                    expected=f"at most {len(spool)}",
+                    todo="The unfinished build was damaged: start anew with --overwrite.",
+                )
+            )
+        scatter(address_of(spool) + starts, sizes, self._memory, places)

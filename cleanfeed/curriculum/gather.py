@@ -1,4 +1,4 @@
-"""Places in memory go in; what lies there comes out in one array, one after the other."""
+"""Places in memory go in; what lies there comes out in one array, each at its place."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ Int64 = npt.NDArray[np.int64]
 
 
 @outer
-def lay_out(addresses: Int64, sizes: Int64, out: npt.NDArray[np.uint8]) -> None:
-    """Copy ``sizes[i]`` bytes from each of some addresses, which must be good, one after the other to ``out``."""
-    at = np.int64(0)
+def scatter(addresses: Int64, sizes: Int64, out: npt.NDArray[np.uint8], places: Int64) -> None:
+    """Copy ``sizes[i]`` bytes from each of some addresses, which must be good, to ``out`` from ``places[i]`` on."""
     for number in range(len(addresses)):
-        copy_bytes(addresses[number], sizes[number], out, at)
-        at += sizes[number]
+        copy_bytes(addresses[number], sizes[number], out, places[number])
 
 
 def offsets_of(lengths: Int64) -> Int64:
