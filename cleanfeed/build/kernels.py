@@ -1,63 +1,121 @@
-"""Nothing goes in; every numba kernel a build uses, compiled or loaded from the cache, comes out."""
+"""What a build does goes in; every numba kernel it uses, compiled or loaded from the cache, comes out."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
+from cleanfeed.build.budget import Lost, Reporter
+from cleanfeed.build.engine import LocalEngine
 from cleanfeed.curriculum.clusters import warm_up_clusters
 from cleanfeed.curriculum.codepoints import after_code_points, code_points, last_cut
 from cleanfeed.curriculum.gather import scatter
 from cleanfeed.curriculum.reference import warm_up_reference
 from cleanfeed.kernel import fingerprint
 from cleanfeed.signals.corpus import count_documents, rare_token_share
-from cleanfeed.signals.measure import compiled, mark_compiled, warm_up
+from cleanfeed.signals.measure import compiled, mark_compiled, warm_up, warm_up_parts
 from cleanfeed.signals.minhash import warm_up_minhash
 from cleanfeed.signals.tokens import TokenTables, measure_tokens
 
-_BLOCKS = f"blocks-{fingerprint('documents'):x}"
-"""Part of the kernels that changes with other files than those of the signals."""
+AT_A_TIME = 2
+"""Processes that compile. The kernels over text take most of the time: more would not be done sooner."""
 
 
-def kernels_ready(
+def _parts(
     *, tokens: bool = False, near: bool = False, reference: bool = False, blocks: bool = False
-) -> bool:
+) -> list[str]:
+    """Return the parts that are needed, the one that takes longest first; arguments as for :func:`load_kernels`."""
+    wanted = {
+        "text": True,
+        "text-parts": True,
+        "tokens": tokens,
+        "blocks": blocks,
+        "samples": True,
+        "near": near,
+        "reference": reference,
+    }
+    return [part for part, needed in wanted.items() if needed]
+
+
+def _marker(part: str) -> str:
+    """Return what :func:`mark_compiled` remembers: it must change with the files of the part, as with the signals'."""
+    return part if part.startswith("text") else f"{part}-{fingerprint('documents', 'curriculum'):x}"
+
+
+def kernels_ready(**wanted: bool) -> bool:
     """Return whether an earlier build has compiled the kernels; arguments as for :func:`load_kernels`."""
-    wanted = {"text": True, _BLOCKS: blocks, "tokens": tokens, "near": near, "reference": reference}
-    return all(compiled(part) for part, needed in wanted.items() if needed)
+    return not list(_missing(**wanted))
 
 
-def load_kernels(*, tokens: bool, near: bool = False, reference: bool = False, blocks: bool = False) -> None:
-    """Compile or load the kernels, so that workers find them compiled.
+def _missing(**wanted: bool) -> Iterator[str]:
+    return (part for part in _parts(**wanted) if not compiled(_marker(part)))
+
+
+def load_kernels(**wanted: bool) -> None:
+    """Compile or load the kernels in this process.
 
     Args:
-        tokens: Whether there is a tokenizer, so that the kernels over ids are needed too.
-        near: Whether near-duplicates are looked for, so that signatures are.
-        reference: Whether quality is likeness to a reference sample.
-        blocks: Whether there are blocks of JSON Lines large enough for compiled code.
+        wanted: Which kernels, beside those every build needs: ``tokens`` where there is a tokenizer, ``near`` where
+            near-duplicates are looked for, ``reference`` where quality is likeness to a reference sample, ``blocks``
+            where there are blocks of JSON Lines large enough for compiled code.
     """
-    warm_up()
+    for part in _parts(**wanted):
+        load_part(part)
+
+
+def compile_kernels(workers: int, **wanted: bool) -> None:
+    """Compile what is not compiled yet, in processes of its own; later ones load it from disk.
+
+    Args:
+        workers: Processes that may be used.
+        wanted: Which kernels, as for :func:`load_kernels`.
+    """
+    engine = LocalEngine(min(workers, AT_A_TIME))
+    try:
+        calls = [(number, (part,)) for number, part in enumerate(_missing(**wanted))]
+        lost = [
+            number for number, found in engine.run(load_part, calls, _unreported) if isinstance(found, Lost)
+        ]
+    except BaseException:
+        engine.close(at_once=True)
+        raise
+    engine.close()
+    # What kills a process that compiles, want of memory most likely, is more bearable alone.
+    for number in lost:
+        load_part(*calls[number][1])
+
+
+def _unreported(amount: int) -> None:
+    """Take what no part of this reports."""
+
+
+def load_part(part: str, report: Reporter | None = None) -> None:
+    """Compile or load some kernels and remember that they are on disk."""
     one = np.zeros(1, dtype=np.int64)
-    # Read-only and writable arrays are two types to numba: what a build reads from Arrow is read-only.
-    data = np.frombuffer(bytes(4), dtype=np.uint8)
-    scatter(one[:0], one[:0], np.zeros(1, dtype=np.uint8), one[:0])
-    after_code_points(data, 0, code_points(data, 0, 1), 1)
-    last_cut(data, 1, 2)
-    if blocks:
+    if part == "text":
+        warm_up()
+    elif part == "text-parts":
+        warm_up_parts()
+    elif part == "samples":
+        # Read-only and writable arrays are two types to numba: what a build reads from Arrow is read-only.
+        data = np.frombuffer(bytes(4), dtype=np.uint8)
+        scatter(one[:0], one[:0], np.zeros(1, dtype=np.uint8), one[:0])
+        after_code_points(data, 0, code_points(data, 0, 1), 1)
+        last_cut(data, 1, 2)
+    elif part == "blocks":
         from cleanfeed.documents.json_blocks import BlockScanner  # here: where it is loaded it is used
 
         BlockScanner(["text", "id"]).read(b'{"text": ""}\n', 64)
-        mark_compiled(_BLOCKS)
-    if tokens:
+    elif part == "tokens":
         ids = np.zeros(1, dtype=np.int32)
         one_id = np.array([0, 1])
         measure_tokens(ids, one_id, one, TokenTables(np.zeros(1, dtype=np.uint8), -1))
         count_documents(ids, one_id, np.zeros(1, dtype=np.int64))
         rare_token_share(ids, one_id, np.zeros(1, dtype=np.int64), 10_000)
-        mark_compiled("tokens")
-    if near:
+    elif part == "near":
         warm_up_minhash()
         warm_up_clusters()
-        mark_compiled("near")
-    if reference:
+    else:
         warm_up_reference()
-        mark_compiled("reference")
+    mark_compiled(_marker(part))

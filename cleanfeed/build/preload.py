@@ -17,6 +17,6 @@ with loading("cffi", "yaml"):
 
     # What is not compiled yet is compiled by the process that started this one; workers load it when they need it.
     if kernels_ready():
-        load_kernels(tokens=False, blocks=kernels_ready(blocks=True))
+        load_kernels(blocks=kernels_ready(blocks=True))
 
 __all__ = ["candidates", "measure", "place", "settle"]

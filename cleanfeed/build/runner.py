@@ -18,11 +18,11 @@ import numpy as np
 
 from cleanfeed.build.attempts import Attempts, Findings
 from cleanfeed.build.candidates import candidates, candidates_path, group
-from cleanfeed.build.engine import Call
+from cleanfeed.build.engine import Call, LocalEngine
 from cleanfeed.build.engines import engine_for, for_workers
 from cleanfeed.build.journal import Journal, request_of
 from cleanfeed.build.judge import Corpus
-from cleanfeed.build.kernels import kernels_ready, load_kernels
+from cleanfeed.build.kernels import compile_kernels, kernels_ready, load_kernels
 from cleanfeed.build.layout import FileSpec, StageTotals, add_up, files_of, read_index
 from cleanfeed.build.lock import only_build
 from cleanfeed.build.manifest import exit_code, first_damage, make_manifest, write_manifest
@@ -198,7 +198,7 @@ class _Run:
 
     @contextmanager
     def started(self) -> Iterator[_Run]:
-        """Load the kernels and give the run; end its workers afterwards, at once if something went wrong."""
+        """Have the kernels compiled and give the run; end its workers afterwards, at once if something went wrong."""
         drop_asides(self.context.out)
         pipeline = self.prepared.request.pipeline
         wanted = {
@@ -211,7 +211,10 @@ class _Run:
         }
         if not kernels_ready(**wanted):
             self.progress.compiling()
-            load_kernels(**wanted)
+            if isinstance(self.engine, LocalEngine) and not self.engine.here:
+                compile_kernels(self.prepared.request.workers, **wanted)
+            else:
+                load_kernels(**wanted)
         try:
             yield self
         except BaseException:

@@ -157,6 +157,15 @@ def warm_up() -> None:
     mark_compiled("text")
 
 
+def warm_up_parts() -> None:
+    """Compile those kernels by themselves that are: whoever compiles all of them takes these from disk."""
+    text = text_buffers(pa.array([""], pa.large_string()))[0]
+    out = np.empty(max(map(len, (PERIOD_COUNTS, BLOB_COUNTS, MOJIBAKE_COUNTS))), np.float64)
+    scan_periods(text, 0, make_period_scratch(1), out)
+    scan_blobs(text, _UNLISTED, out)
+    scan_mojibake(text, True, _UNLISTED, out)
+
+
 def mark_compiled(part: str) -> None:
     """Remember beside the cache on disk that it holds some kernels."""
     with contextlib.suppress(OSError):

@@ -1,7 +1,14 @@
 """Everything a build needs is compiled before its workers start."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numba.core.dispatcher as dispatcher
+import pytest
+
+from cleanfeed.build import kernels
+from cleanfeed.build.budget import Lost
+from cleanfeed.build.engine import Call
 from cleanfeed.build.kernels import load_kernels
 from cleanfeed.curriculum import clusters, codepoints, gather, reference
 from cleanfeed.documents import json_blocks
@@ -12,11 +19,14 @@ from .conftest import TOKENIZER, Build, prose, write_jsonl
 
 
 def compiled() -> dict[str, int]:
-    return {
-        f"{module.__name__}.{name}": len(kernel.made.signatures)
+    """Return for how many kinds of arguments each kernel is compiled, or was loaded."""
+    found = {
+        f"{module.__name__}.{name}": vars(kernel).get("made") if isinstance(kernel, Deferred) else kernel
         for module in (json_blocks, clusters, codepoints, gather, reference, corpus, measure, minhash, tokens)
         for name, kernel in vars(module).items()
-        if isinstance(kernel, Deferred) and "made" in vars(kernel)
+    }
+    return {
+        name: len(made.signatures) for name, made in found.items() if isinstance(made, dispatcher.Dispatcher)
     }
 
 
@@ -31,3 +41,36 @@ def test_a_build_compiles_nothing_that_load_kernels_did_not(tmp_path: Path, run:
     run(source, out=tmp_path / "like", sets=[f"quality={{reference: {source}}}"])
     assert compiled() == before
     assert sum(before.values()) >= 7
+
+
+def test_what_is_not_compiled_is_compiled_by_other_processes_and_remembered():
+    load_kernels()
+    marker = measure._marker(kernels._marker("samples"))
+    marker.unlink()
+    assert not kernels.kernels_ready()
+    kernels.compile_kernels(2)
+    assert marker.exists()
+    assert kernels.kernels_ready()
+
+
+def test_a_process_that_is_killed_while_it_compiles_costs_the_others_nothing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(kernels, "_missing", lambda **_: iter(["samples", "no such part"]))
+    made: list[str] = []
+
+    class Losing:
+        def __init__(self, workers: int) -> None:
+            assert workers == 2
+
+        def run(
+            self, function: Callable[..., None], calls: list[Call], report: object
+        ) -> Iterator[tuple[int, object]]:
+            yield 1, Lost(None, overrun=False, how="killed by signal 9")
+            yield 0, None
+
+        def close(self, *, at_once: bool = False) -> None:
+            assert not at_once
+
+    monkeypatch.setattr(kernels, "LocalEngine", Losing)
+    monkeypatch.setattr(kernels, "load_part", made.append)
+    kernels.compile_kernels(8)
+    assert made == ["no such part"]
