@@ -168,8 +168,10 @@ def warm_up_parts() -> None:
 
 def mark_compiled(part: str) -> None:
     """Remember beside the cache on disk that it holds some kernels."""
+    marker = _marker(part)
     with contextlib.suppress(OSError):
-        _marker(part).touch()
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        marker.touch()
 
 
 def compiled(part: str = "text") -> bool:
