@@ -58,6 +58,11 @@ bytes_in = partial(_instruction, "bytes_in")
 same_as_next = partial(_instruction, "same_as_next")
 
 
+def address_of(array: Any) -> int:
+    """Return where an array begins in memory."""
+    return int(array.__array_interface__["data"][0])
+
+
 def inner(function: Any) -> Deferred:
     """Compile a function that only compiled code calls.
 

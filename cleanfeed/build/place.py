@@ -17,7 +17,7 @@ import pyarrow as pa
 from cleanfeed.build.layout import FileSpec, column, read_index, stage_rows
 from cleanfeed.build.measure import Report, spool_path
 from cleanfeed.build.settle import samples_path
-from cleanfeed.build.spool import Spool, address_of, mapped
+from cleanfeed.build.spool import Spool, mapped
 from cleanfeed.build.tasks import Context, Segment
 from cleanfeed.curriculum.gather import offsets_of, scatter
 from cleanfeed.curriculum.order import BUCKET_BITS
@@ -25,6 +25,7 @@ from cleanfeed.curriculum.paths import AnyPath
 from cleanfeed.curriculum.stages import Tiers
 from cleanfeed.curriculum.writer import PartWriter, curriculum_schema
 from cleanfeed.errors import CleanfeedError, one_line
+from cleanfeed.kernel import address_of
 
 Int64 = npt.NDArray[np.int64]
 

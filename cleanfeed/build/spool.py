@@ -16,6 +16,7 @@ from cleanfeed.build.tasks import SEGMENT_BYTES, SEGMENT_DOCUMENTS
 from cleanfeed.curriculum.durable import written_aside
 from cleanfeed.curriculum.paths import AnyPath, fetched
 from cleanfeed.curriculum.writer import HASH_TYPE
+from cleanfeed.kernel import address_of
 from cleanfeed.rules.ruleset import REASON_TYPE
 
 IDS_TYPE = pa.large_list(pa.int32())
@@ -69,11 +70,6 @@ def mapped(path: AnyPath) -> npt.NDArray[np.uint8]:
     """Map the bytes of a file; its pages are read when they are touched."""
     with pa.memory_map(str(fetched(path))) as source:
         return np.frombuffer(source.read_buffer(), dtype=np.uint8)
-
-
-def address_of(array: npt.NDArray[Any]) -> int:
-    """Return where an array begins in memory."""
-    return int(array.__array_interface__["data"][0])
 
 
 @contextmanager

@@ -10,6 +10,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from cleanfeed.kernel import address_of
+
 Ids: TypeAlias = "npt.NDArray[np.int32] | npt.NDArray[np.uint16]"
 """Ids as they lie in memory: in two bytes each where they come from a file of decoded row groups."""
 Int64 = npt.NDArray[np.int64]
@@ -59,11 +61,6 @@ class Rows:
     def __reduce__(self) -> tuple[Callable[..., Rows], tuple[Any, ...]]:
         """Pickle and copy by value: an address means nothing elsewhere."""
         return Rows.of, ([self.copy(number) for number in range(len(self))],)
-
-
-def address_of(array: npt.NDArray[Any]) -> int:
-    """Return where an array begins in memory."""
-    return int(array.__array_interface__["data"][0])
 
 
 NO_TOKENS: npt.NDArray[np.int32] = np.empty(0, dtype=np.int32)

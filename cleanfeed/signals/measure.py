@@ -154,7 +154,6 @@ def _scratch(longest: int) -> Scratch:
 def warm_up() -> None:
     """Compile the kernels, or load them from the cache on disk."""
     measure_texts(pa.array([""], pa.large_string()))
-    mark_compiled("text")
 
 
 def warm_up_parts() -> None:
@@ -178,7 +177,7 @@ def compiled(part: str = "text") -> bool:
     """Tell whether the cache on disk holds some kernels for this code, interpreter and processor.
 
     Args:
-        part: What was given to :func:`mark_compiled`; ``text`` for the kernels of this module.
+        part: What was given to :func:`mark_compiled`; ``text`` for the loop of this module.
     """
     return _marker(part).exists()
 

@@ -106,13 +106,13 @@ def test_the_registry_loads_neither_numba_nor_numpy() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_warming_up_is_remembered_beside_the_cache() -> None:
-    measure.warm_up()
+def test_what_is_compiled_is_remembered_beside_the_cache() -> None:
+    measure.mark_compiled("text")
     assert measure.compiled()
     marker = measure._marker("text")
     marker.unlink()
     assert not measure.compiled()
-    measure.warm_up()
+    measure.mark_compiled("text")
     assert measure.compiled()
 
 
