@@ -1,23 +1,26 @@
 """A Python function goes in; what stands for the compiled one comes out, and instructions for compiled code.
 
-numba, which takes 0.3 s to load, is loaded when something is called or compiled, not when it is declared: who plans a
-build, or reads one, calls nothing.
+numba, which takes 0.3 s to load, is loaded when something is compiled, not when it is declared, and not to call what is
+on disk already.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from importlib import import_module
-from pathlib import Path
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
+
+import numpy as np
+
+from cleanfeed.kernel_code import CLOSE, DONE, NUMBER, OPEN, Call, CodeFile, compiled, fingerprint, linked
 
 
 class Deferred:
-    """Stands for what compiled code is made of, or is, until that is needed.
+    """Stands for what compiled code is made of until something is compiled.
 
     Args:
         make: Makes it.
@@ -31,12 +34,8 @@ class Deferred:
         """What it stands for."""
         return self._make()
 
-    def __call__(self, *arguments: Any) -> Any:
-        """Call what it stands for."""
-        return self.made(*arguments)
 
-
-def _instruction(name: str, *arguments: Any, **options: Any) -> Deferred:
+def _instruction(name: str, *arguments: Any, **options: Any) -> Any:
     """Return an instruction of :mod:`.kernel_instructions`, or one that is made there of some arguments."""
 
     def make() -> Any:
@@ -63,32 +62,33 @@ def address_of(array: Any) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def inner(function: Any) -> Deferred:
-    """Compile a function that only compiled code calls.
+def inner(function: Any) -> Any:
+    """Compile a function that only compiled code calls."""
+    return Deferred(partial(_njit, function))
+
+
+def _njit(function: Any) -> Any:
+    """Return what numba compiles into callers.
 
     Without the ways in from Python, which take a good part of the time a small function needs to compile, and without
     the counts of who uses an array, which nobody here makes: they would change at each call.
-
-    Nothing of it is kept on disk by itself, but only as a part of what calls it. numba looks at one file when it
-    decides whether what it has is still good, so a caller that is kept takes :func:`fingerprint` of all parts it holds
-    code of into its key: a loop in a closure, a function that Python calls as well by :func:`outer`.
     """
+    from numba import njit
 
-    def make() -> Any:
-        from numba import njit
-
-        _put_in_place(function)
-        return njit(nogil=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
-
-    return Deferred(make)
+    return njit(nogil=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)(_in_place(function))
 
 
-def _put_in_place(function: Any) -> None:
-    """Replace what stands for something by it, in all that a function names: numba takes names as they are."""
-    names = function.__globals__
+def _in_place(function: Any) -> Any:
+    """Return a function with what others stand for in place of these: numba takes names as they are."""
+    names = dict(function.__globals__)
     for name in _names_of(function.__code__):
         if isinstance(names.get(name), Deferred):
             names[name] = names[name].made
+    found = FunctionType(
+        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
+    )
+    found.__qualname__, found.__module__ = function.__qualname__, function.__module__
+    return found
 
 
 def _names_of(code: CodeType) -> Iterator[str]:
@@ -98,65 +98,100 @@ def _names_of(code: CodeType) -> Iterator[str]:
             yield from _names_of(part)
 
 
-@lru_cache
-def fingerprint(*parts: str) -> int:
-    """Return a number that changes with any file of some parts of cleanfeed, and with this one and its instructions.
+class Kernel(Deferred):
+    """A function that Python calls with numbers, contiguous arrays and tuples of these; compiled code may call it too.
 
-    numba looks only at the file of a kernel when it decides whether what it has on disk is still good. A loop that
-    holds code of other files takes this number in a closure, which makes it a part of the loop's key.
-    """
-    digest = hashlib.blake2b(digest_size=7)
-    here = Path(__file__)
-    own = (here, here.with_name("kernel_instructions.py"))
-    for path in (*own, *(path for part in parts for path in sorted((here.parent / part).glob("*.py")))):
-        digest.update(path.read_bytes())
-    return int.from_bytes(digest.digest(), "little")
-
-
-def outer(function: Any) -> Deferred:
-    """Compile a function that Python calls as well, and keep it on disk under a name that changes with its part."""
-    part = function.__module__.split(".")[1]
-    function.__qualname__ = f"{function.__qualname__}_{fingerprint(part):x}"
-    return kept(function)
-
-
-def kept(function: Any, *signatures: Any, nogil: bool = True) -> Deferred:
-    """Compile a function and keep on disk what comes of it.
+    It returns a whole number or None, as its annotation says. Other threads of Python go on meanwhile. For each kind of
+    arguments it is compiled at the first call and kept on disk; called from there, it does not need numba.
 
     Args:
-        function: What it calls of other files is compiled into it and not looked at again: see :func:`outer`.
-        signatures: Types of the arguments to compile it for, and no others ever; without any, those it is called with.
+        function: What is compiled.
+        parts: Of cleanfeed, where what it calls is written, beside its own.
+    """
+
+    def __init__(self, function: Any, parts: Sequence[str] = ()) -> None:
+        super().__init__(partial(_njit, function))
+        self.name = f"{function.__module__}.{function.__name__}"
+        self._returns = function.__annotations__["return"] != "None"
+        self._parts = (function.__module__.split(".")[1], *parts)
+        self._calls: dict[str, Call] = {}
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of arguments it is ready for."""
+        return sorted(self._calls)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the compiled code.
+
+        Raises:
+            TypeError: An argument is something else, or an array is not contiguous.
+            RuntimeError: Compiled code raised an error.
+        """
+        numbers: list[int] = []
+        kinds = " ".join(_laid_out(arguments, numbers))
+        call = self._calls.get(kinds)
+        if call is None:
+            call = self._calls[kinds] = self._ready(kinds)
+        # Behind the arguments is room for what numba's code may return, or say of an error.
+        block = array("q", (*numbers, 0, 0))
+        start, words = block.buffer_info()
+        end = start + block.itemsize * words
+        if call(end - 2 * block.itemsize, end - block.itemsize, start) not in DONE:
+            raise RuntimeError(f"an error in the kernel {self.name}")
+        return block[0] if self._returns else None
+
+    def _ready(self, kinds: str) -> Call:
+        """Return the code for some kinds of arguments, from disk or compiled."""
+        file = CodeFile(self.name, kinds, fingerprint(*self._parts))
+        found = file.load()
+        if found is None:
+            symbol, code = compiled(self.made, kinds, returns=self._returns)
+            file.save(symbol, code)
+            found = linked(symbol, code)
+        return found
+
+
+def _laid_out(arguments: tuple[Any, ...], numbers: list[int]) -> Iterator[str]:
+    """Yield the kinds of arguments and add what they consist of to ``numbers``."""
+    for value in arguments:
+        if isinstance(value, np.ndarray):
+            if not value.flags.c_contiguous:
+                raise TypeError("an array that is not contiguous")
+            numbers += (address_of(value), *value.shape)
+            yield f"{value.dtype.str}:{value.ndim}"
+        elif isinstance(value, tuple):
+            yield OPEN
+            yield from _laid_out(value, numbers)
+            yield CLOSE
+        elif isinstance(value, int | np.integer | np.bool_):
+            numbers.append(int(value))
+            yield NUMBER
+        else:
+            raise TypeError(f"{type(value).__name__}, where a number, an array or a tuple is expected")
+
+
+def kept(function: Any, *signatures: Any, nogil: bool) -> Any:
+    """Compile a function for some kinds of arguments now, or load what is on disk of it, and for no others ever.
+
+    For code that is called so often that numba's own way in, which is quicker than that of :class:`Kernel`, pays for
+    loading numba.
+
+    Args:
+        function: What is compiled; it calls nothing of other files, since numba looks at its own only to tell whether
+            what is on disk is still good.
+        signatures: Types of the result and the arguments.
         nogil: Let other threads of Python go on while it runs.
     """
+    from numba import njit
+    from numba.core.caching import FunctionCache
 
-    def make() -> Any:
-        from numba import njit
-        from numba.core.caching import FunctionCache
-
-        compiled = njit(nogil=nogil)(function)
-        compiled._cache = cache = FunctionCache(function)
-        cache.save_overload = partial(_save, cache.save_overload)
-        cache.load_overload = partial(_load, function, cache)
-        for signature in signatures:
-            compiled.compile(signature)
-        if signatures:
-            compiled.disable_compile()
-        return compiled
-
-    return Deferred(make)
-
-
-def _load(function: Any, cache: Any, signature: Any, context: Any) -> Any:
-    """Load what is on disk of a function, or make it ready to be compiled and return None.
-
-    numba would first load what it knows of all types and functions, for 0.2 s: only compiling needs that, and does it.
-    """
-    from numba.core.runtime import rtsys
-
-    rtsys.initialize(context)
-    found = cache._load_overload(signature, context)
-    if found is None:
-        _put_in_place(function)
+    found = njit(nogil=nogil)(function)
+    found._cache = cache = FunctionCache(function)
+    cache.save_overload = partial(_save, cache.save_overload)
+    for signature in signatures:
+        found.compile(signature)
+    found.disable_compile()
     return found
 
 

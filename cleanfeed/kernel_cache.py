@@ -15,6 +15,7 @@ import sys
 import tempfile
 from contextlib import suppress
 from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 
 VARIABLE = "NUMBA_CACHE_DIR"
@@ -52,6 +53,12 @@ def processor() -> str:
             line for line in first if line.startswith(("model", "flags", "cpu family", "Features", "CPU "))
         )
     return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def toolchain() -> str:
+    """Return what differs between interpreters, compilers and processors that cannot run each other's code."""
+    return f"{sys.implementation.cache_tag}-numba{version('numba')}-{processor()}"
 
 
 def _own_folder() -> str:

@@ -9,10 +9,39 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import from_dtype, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+from numba.np.arrayobj import make_array, populate_array
+
+
+def array_of(kind: np.dtype[Any], dimensions: int) -> Any:
+    """Make an instruction that takes numbers, an address and then a shape, for the contiguous array that is there."""
+    array_type = types.Array(from_dtype(kind), dimensions, "C")
+
+    @intrinsic
+    def take(typing: Any, numbers: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            found = make_array(array_type)(context, builder)
+            address, *shape = cgutils.unpack_tuple(builder, arguments[0])
+            steps = [ir.Constant(ir.IntType(64), kind.itemsize)]
+            for size in reversed(shape[1:]):
+                steps.insert(0, builder.mul(steps[0], size))
+            populate_array(
+                found,
+                data=builder.inttoptr(address, found.data.type),
+                shape=shape,
+                strides=steps,
+                itemsize=kind.itemsize,
+                meminfo=None,
+            )
+            return found._getvalue()
+
+        return array_type(types.UniTuple(types.int64, dimensions + 1)), emit
+
+    return take
 
 
 @intrinsic

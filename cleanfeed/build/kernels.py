@@ -12,7 +12,7 @@ from cleanfeed.curriculum.clusters import warm_up_clusters
 from cleanfeed.curriculum.codepoints import after_code_points, code_points, last_cut
 from cleanfeed.curriculum.gather import scatter
 from cleanfeed.curriculum.reference import warm_up_reference
-from cleanfeed.kernel import fingerprint
+from cleanfeed.kernel_code import fingerprint
 from cleanfeed.signals.corpus import count_documents, rare_token_share
 from cleanfeed.signals.measure import compiled, mark_compiled, warm_up, warm_up_parts
 from cleanfeed.signals.minhash import warm_up_minhash
@@ -98,9 +98,8 @@ def load_part(part: str, report: Reporter | None = None) -> None:
     elif part == "text-parts":
         warm_up_parts()
     elif part == "samples":
-        # Read-only and writable arrays are two types to numba: what a build reads from Arrow is read-only.
-        data = np.frombuffer(bytes(4), dtype=np.uint8)
-        scatter(one[:0], one[:0], np.zeros(1, dtype=np.uint8), one[:0])
+        data = np.zeros(4, dtype=np.uint8)
+        scatter(one[:0], one[:0], data, one[:0])
         after_code_points(data, 0, code_points(data, 0, 1), 1)
         last_cut(data, 1, 2)
     elif part == "blocks":

@@ -187,7 +187,7 @@ def _where() -> str:
 @lru_cache(maxsize=1)
 def _version() -> tuple[str, int]:
     """Return what must be the same on all machines for the result to be the same."""
-    from cleanfeed.kernel import fingerprint
+    from cleanfeed.kernel_code import fingerprint
 
     return __version__, fingerprint("signals")
 

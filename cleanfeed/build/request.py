@@ -24,7 +24,7 @@ from cleanfeed.documents.hub import is_hub_name
 from cleanfeed.documents.patterns import split_pattern, would_match
 from cleanfeed.documents.plan import InputFile, Plan, check_columns, plan_inputs
 from cleanfeed.errors import MisuseError, one_line
-from cleanfeed.kernel import fingerprint as code_version
+from cleanfeed.kernel_code import fingerprint as code_version
 from cleanfeed.rules.pipeline import resolved
 from cleanfeed.settings import Pipeline
 

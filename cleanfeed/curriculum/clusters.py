@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cleanfeed.kernel import kept
+from cleanfeed.kernel import Kernel, inner
 from cleanfeed.signals.minhash import UInt32, UInt64, equal_places
 
 Int64 = npt.NDArray[np.int64]
@@ -110,9 +110,12 @@ class Clusters:
     def _join(self, rows: Int64, first: Int64) -> None:
         # One leader after another: who has joined the first is not compared with the second.
         for leader in range(self.leaders):
-            left, right, deeper = _apart(rows, first, leader, self.parent)
-            for at in range(0, len(left), _CHUNK):
-                self._compare(left[at : at + _CHUNK], right[at : at + _CHUNK])
+            left, right, told = np.empty_like(rows), np.empty_like(rows), np.zeros(2, np.int64)
+            _apart(rows, first, leader, self.parent, left, right, told)
+            count, deeper = told.tolist()
+            for at in range(0, count, _CHUNK):
+                chunk = slice(at, min(at + _CHUNK, count))
+                self._compare(left[chunk], right[chunk])
             if not deeper:
                 break
 
@@ -123,7 +126,8 @@ class Clusters:
 
     def joined(self, size: int = 1 << 20) -> Iterator[tuple[Int64, Int64]]:
         """Yield the rows that are not alone, and for each a row that stands for its cluster."""
-        together = _flatten(self.parent)
+        together = np.zeros(len(self.parent), np.bool_)
+        _flatten(self.parent, together)
         for at in range(0, len(self.parent), size):
             rows = at + np.flatnonzero(together[at : at + size])
             yield rows, self.parent[rows].astype(np.int64)
@@ -132,9 +136,11 @@ class Clusters:
 def warm_up_clusters() -> None:
     """Compile the kernels, or load them from the cache on disk."""
     one, parent = np.zeros(1, np.int64), np.zeros(1, np.int32)
-    _apart(one, _first_of_key(np.zeros(1, np.uint64)), 0, parent)
+    _apart(
+        one, _first_of_key(np.zeros(1, np.uint64)), 0, parent, one.copy(), one.copy(), np.zeros(2, np.int64)
+    )
     _unite(one, one, parent)
-    _flatten(parent)
+    _flatten(parent, np.zeros(1, np.bool_))
 
 
 def _first_of_key(keys: UInt64) -> Int64:
@@ -145,7 +151,7 @@ def _first_of_key(keys: UInt64) -> Int64:
     return np.repeat(starts, np.diff(starts, append=len(keys)))
 
 
-@kept
+@inner
 def _root(row: Any, parent: Any) -> Any:  # pragma: no cover - compiled
     """Return the row that stands for a cluster, and halve the way to it."""
     while parent[row] != row:
@@ -154,13 +160,14 @@ def _root(row: Any, parent: Any) -> Any:  # pragma: no cover - compiled
     return row
 
 
-@kept
-def _apart(rows: Any, first: Any, leader: Any, parent: Any) -> Any:  # pragma: no cover - compiled
-    """Return the pairs of a row and a leader of its key that are not known to belong together.
+@Kernel
+def _apart(
+    rows: Any, first: Any, leader: Any, parent: Any, left: Any, right: Any, told: Any
+) -> None:  # pragma: no cover - compiled
+    """Find the pairs of a row and a leader of its key that are not known to belong together.
 
-    Also whether any key has a further leader.
+    They go to ``left`` and ``right``; to ``told`` goes how many they are, and whether any key has a further leader.
     """
-    left, right = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
     count, deeper = 0, False
     for i in range(len(rows)):
         if i - first[i] > leader:
@@ -169,10 +176,10 @@ def _apart(rows: Any, first: Any, leader: Any, parent: Any) -> Any:  # pragma: n
             if _root(other, parent) != _root(rows[i], parent):
                 left[count], right[count] = other, rows[i]
                 count += 1
-    return left[:count], right[:count], deeper
+    told[0], told[1] = count, deeper
 
 
-@kept
+@Kernel
 def _unite(left: Any, right: Any, parent: Any) -> None:  # pragma: no cover - compiled
     """Join the clusters of each pair; the lesser row stands for both."""
     for i in range(len(left)):
@@ -180,13 +187,11 @@ def _unite(left: Any, right: Any, parent: Any) -> None:  # pragma: no cover - co
         parent[max(one, two)] = min(one, two)
 
 
-@kept
-def _flatten(parent: Any) -> Any:  # pragma: no cover - compiled
-    """Let each row name what stands for its cluster; return which rows are not alone."""
-    together = np.zeros(len(parent), np.bool_)
+@Kernel
+def _flatten(parent: Any, together: Any) -> None:  # pragma: no cover - compiled
+    """Let each row name what stands for its cluster, and mark those in ``together`` that are not alone."""
     for row in range(len(parent)):
         root = _root(np.int64(row), parent)
         parent[row] = root
         if root != row:
             together[row] = together[root] = True
-    return together

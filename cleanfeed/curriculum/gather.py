@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cleanfeed.kernel import copy_bytes, outer
+from cleanfeed.kernel import Kernel, copy_bytes
 
 Int64 = npt.NDArray[np.int64]
 
 
-@outer
+@Kernel
 def scatter(addresses: Int64, sizes: Int64, out: npt.NDArray[np.uint8], places: Int64) -> None:
     """Copy ``sizes[i]`` bytes from each of some addresses, which must be good, to ``out`` from ``places[i]`` on."""
     for number in range(len(addresses)):

@@ -20,6 +20,7 @@ Counts of parts of a corpus add up to the counts of the whole: parts may be coun
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from numpy.typing import NDArray
 from cleanfeed.documents.plan import plan_inputs
 from cleanfeed.documents.read import read_piece
 from cleanfeed.errors import MisuseError, one_line
-from cleanfeed.kernel import fingerprint, inner, kept
+from cleanfeed.kernel import Kernel, inner
 from cleanfeed.settings import DocumentSettings
 from cleanfeed.signals.buffers import text_buffers
 from cleanfeed.signals.word_hashes import END, next_word, spread, word_table
@@ -106,50 +107,41 @@ def _log_share(counts: NDArray[np.int64]) -> NDArray[np.float64]:
     return shares
 
 
-def _make_loops(version: int) -> tuple[Any, Any]:
-    """Return the compiled loops over documents: one that counts, one that scores."""
-
-    @kept
-    def count(data: Any, offsets: Any, table: Any, counts: Any) -> int:  # pragma: no cover - compiled
-        buckets = np.uint64(counts.size)
-        for doc in range(offsets.size - 1):
-            before, found = np.uint64(0), 0
-            word, kind, at = next_word(data, offsets[doc], offsets[doc + 1], table)
-            while kind != END:
-                counts[np.int64(word % buckets)] += 1
-                if found > 0:
-                    counts[np.int64(_pair(before, word) % buckets)] += 1
-                before, found = word, found + 1
-                word, kind, at = next_word(data, at, offsets[doc + 1], table)
-        return version
-
-    @kept
-    def score(
-        data: Any, offsets: Any, table: Any, weights: Any, out: Any
-    ) -> int:  # pragma: no cover - compiled
-        buckets = np.uint64(weights.size)
-        for doc in range(offsets.size - 1):
-            before, found, total = np.uint64(0), 0, 0.0
-            word, kind, at = next_word(data, offsets[doc], offsets[doc + 1], table)
-            while kind != END:
-                total += weights[np.int64(word % buckets)]
-                if found > 0:
-                    total += weights[np.int64(_pair(before, word) % buckets)]
-                before, found = word, found + 1
-                word, kind, at = next_word(data, at, offsets[doc + 1], table)
+@partial(Kernel, parts=["signals"])
+def _count(data: Any, offsets: Any, table: Any, counts: Any) -> None:  # pragma: no cover - compiled
+    buckets = np.uint64(counts.size)
+    for doc in range(offsets.size - 1):
+        before, found = np.uint64(0), 0
+        word, kind, at = next_word(data, offsets[doc], offsets[doc + 1], table)
+        while kind != END:
+            counts[np.int64(word % buckets)] += 1
             if found > 0:
-                out[doc] = total / (2 * found - 1)
-        return version
+                counts[np.int64(_pair(before, word) % buckets)] += 1
+            before, found = word, found + 1
+            word, kind, at = next_word(data, at, offsets[doc + 1], table)
 
-    return count, score
+
+@partial(Kernel, parts=["signals"])
+def _score(
+    data: Any, offsets: Any, table: Any, weights: Any, out: Any
+) -> None:  # pragma: no cover - compiled
+    buckets = np.uint64(weights.size)
+    for doc in range(offsets.size - 1):
+        before, found, total = np.uint64(0), 0, 0.0
+        word, kind, at = next_word(data, offsets[doc], offsets[doc + 1], table)
+        while kind != END:
+            total += weights[np.int64(word % buckets)]
+            if found > 0:
+                total += weights[np.int64(_pair(before, word) % buckets)]
+            before, found = word, found + 1
+            word, kind, at = next_word(data, at, offsets[doc + 1], table)
+        if found > 0:
+            out[doc] = total / (2 * found - 1)
 
 
 @inner
 def _pair(left: Any, right: Any) -> Any:  # pragma: no cover - compiled
     return spread(left * _FACTOR + right)
-
-
-_count, _score = _make_loops(fingerprint("signals", "curriculum"))
 
 
 def warm_up_reference() -> None:

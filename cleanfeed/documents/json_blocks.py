@@ -31,7 +31,7 @@ from cleanfeed.documents.json_steps import (
     WALKED,
     make_steps,
 )
-from cleanfeed.kernel import bytes_in, copy_64, inner, outer, trailing_zeros
+from cleanfeed.kernel import Kernel, bytes_in, copy_64, inner, trailing_zeros
 from cleanfeed.kernel_cache import ensure_cache
 
 Bytes = npt.NDArray[np.uint8]
@@ -242,7 +242,7 @@ def _record(
         state = AFTER_ITEM + (objects & 1)
 
 
-@outer
+@Kernel
 def read_lines(
     data: Bytes, limit: int, names: Bytes, ends: Places, out: Bytes, offsets: Places, spans: Places
 ) -> bool:

@@ -133,7 +133,7 @@ def _lay(block: Int64, bounds: Int64, spans: Int64, pad_id: int) -> None:
 
 def _compiled(function: Any, *calls: tuple[Any, ...], nogil: bool = False) -> Any:
     """Compile for arguments of some types now, or take what is kept on disk, so that no batch waits for it."""
-    return kept(function, *(types.void(*arguments) for arguments in calls), nogil=nogil).made
+    return kept(function, *(types.void(*arguments) for arguments in calls), nogil=nogil)
 
 
 ensure_cache(Path(__file__).parent)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cleanfeed.kernel import inner, load_8, outer, trailing_zeros
+from cleanfeed.kernel import Kernel, inner, load_8, trailing_zeros
 
 PROBE = 16
 """Shortest run that is looked at."""
@@ -304,7 +304,7 @@ def _in_row(data: Any, at: int) -> bool:
     return fits & (seen == 96)
 
 
-@outer
+@Kernel
 def scan_blobs(data: Any, listed: Any, out: Any) -> int:
     """Measure one document, given as UTF-8, into ``out`` in the order of ``BLOB_COUNTS``.
 

@@ -8,8 +8,7 @@ import pyarrow as pa
 
 
 def text_buffers(texts: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Return the UTF-8 bytes of the texts and the n + 1 places where they start and end, both read-only."""
-    # Writable and read-only arrays are two types to numba, and each would be compiled.
+    """Return the UTF-8 bytes of the texts and the n + 1 places where they start and end, read-only."""
     size = len(texts)
     _, places, data = texts.buffers()
     if size == 0 or places is None:
@@ -18,6 +17,4 @@ def text_buffers(texts: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint8], npt
         offsets = np.frombuffer(places, np.int64, size + 1, texts.offset * 8)
     # One byte stands in for no bytes: an Arrow array of empty strings may have no data buffer.
     found = np.frombuffer(data if data is not None and data.size else b"\0", np.uint8)
-    found.flags.writeable = False
-    offsets.flags.writeable = False
     return found, offsets

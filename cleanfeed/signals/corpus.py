@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cleanfeed.kernel import kept
+from cleanfeed.kernel import Kernel
 
 Ids = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -17,7 +17,7 @@ FEWEST_DOCUMENTS = 1000
 """With fewer documents in the corpus nearly every token is rare, and the share says nothing."""
 
 
-@kept
+@Kernel
 def _count(ids: Ids, offsets: Int64, counts: Int64, seen: Int64) -> None:
     for number in range(len(offsets) - 1):
         for place in range(offsets[number], offsets[number + 1]):
@@ -27,7 +27,7 @@ def _count(ids: Ids, offsets: Int64, counts: Int64, seen: Int64) -> None:
                 counts[token] += 1
 
 
-@kept
+@Kernel
 def _rare(ids: Ids, offsets: Int64, counts: Int64, most: int, out: npt.NDArray[np.float64]) -> None:
     for number in range(len(out)):
         start, stop = offsets[number], offsets[number + 1]

@@ -7,8 +7,6 @@ longest document in it.
 from __future__ import annotations
 
 import contextlib
-import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cleanfeed.kernel import fingerprint, kept
-from cleanfeed.kernel_cache import cache_folder, processor
+from cleanfeed.kernel import Kernel
+from cleanfeed.kernel_cache import cache_folder, toolchain
+from cleanfeed.kernel_code import fingerprint
 from cleanfeed.signals.blobs import BLOB_COUNTS, scan_blobs
 from cleanfeed.signals.buffers import text_buffers
 from cleanfeed.signals.byte_formulas import byte_columns
@@ -61,60 +60,50 @@ _UNLISTED = np.empty((0, 3), np.int64)
 """The kernels over bytes can list what they find; here nobody asks."""
 
 
-def _make_loop(version: int) -> Any:
-    """Return the compiled loop over documents."""
-
-    @kept
-    def loop(
-        data: Any, offsets: Any, table: Any, view: View, grams: Grams, periods: Any, unlisted: Any, out: Any
-    ) -> int:  # pragma: no cover - compiled
-        (
-            counts, seen, classes, letters, start, stop, hashes, total,
+@Kernel
+def _loop(
+    data: Any, offsets: Any, table: Any, view: View, grams: Grams, periods: Any, unlisted: Any, out: Any
+) -> None:  # pragma: no cover - compiled
+    (
+        counts, seen, classes, letters, start, stop, hashes, total,
+        line_stop, line_word, line_chars, line_sentences, line_bits, line_hash, line_template,
+    ) = view  # fmt: skip
+    space, key_of, sieve, numbers, first, often, marks, at, gram = grams
+    for d in range(len(offsets) - 1):
+        text = data[offsets[d] : offsets[d + 1]]
+        row = out[d]
+        scan(
+            text, table, counts, seen, classes, letters, start, stop, hashes, total,
             line_stop, line_word, line_chars, line_sentences, line_bits, line_hash, line_template,
-        ) = view  # fmt: skip
-        space, key_of, sieve, numbers, first, often, marks, at, gram = grams
-        for d in range(len(offsets) - 1):
-            text = data[offsets[d] : offsets[d + 1]]
-            row = out[d]
-            scan(
-                text, table, counts, seen, classes, letters, start, stop, hashes, total,
-                line_stop, line_word, line_chars, line_sentences, line_bits, line_hash, line_template,
-            )  # fmt: skip
-            for k in range(_CHARACTERS):  # numba compiles an assignment of arrays for seconds
-                row[k] = counts[k]
-            words, rows = counts[KEPT_WORDS], counts[KEPT_LINES]
-            characters(table, seen, classes, letters, row[_CHARACTERS:_WORDS])
-            every = number_words(
-                text,
-                words,
-                start,
-                stop,
-                hashes,
-                space,
-                numbers,
-                first,
-                often,
-                marks,
-                row[_WORDS:_PAGE],
-            )
-            page(
-                text, rows, line_stop, line_word, line_chars, line_sentences, numbers, marks, total, every,
-                counts[LONGEST_WORD], seen[60] + seen[91], row[_PAGE:_LINES],
-            )  # fmt: skip
-            lines(rows, line_chars, line_bits, line_hash, line_template, space, row[_LINES:_REPETITION])
-            repetition(
-                words, numbers, total, space, key_of, sieve, at, gram, first, often, row[_REPETITION:_PERIODS]
-            )
-            scan_periods(text, counts[CHARS], periods, row[_PERIODS:_BLOBS])
-            scan_blobs(text, unlisted, row[_BLOBS:_MOJIBAKE])
-            scan_mojibake(text, counts[CHARS] == counts[BYTES], unlisted, row[_MOJIBAKE:])
-        return version
-
-    return loop
-
-
-_FINGERPRINT = fingerprint("signals")
-_loop = _make_loop(_FINGERPRINT)
+        )  # fmt: skip
+        for k in range(_CHARACTERS):  # numba compiles an assignment of arrays for seconds
+            row[k] = counts[k]
+        words, rows = counts[KEPT_WORDS], counts[KEPT_LINES]
+        characters(table, seen, classes, letters, row[_CHARACTERS:_WORDS])
+        every = number_words(
+            text,
+            words,
+            start,
+            stop,
+            hashes,
+            space,
+            numbers,
+            first,
+            often,
+            marks,
+            row[_WORDS:_PAGE],
+        )
+        page(
+            text, rows, line_stop, line_word, line_chars, line_sentences, numbers, marks, total, every,
+            counts[LONGEST_WORD], seen[60] + seen[91], row[_PAGE:_LINES],
+        )  # fmt: skip
+        lines(rows, line_chars, line_bits, line_hash, line_template, space, row[_LINES:_REPETITION])
+        repetition(
+            words, numbers, total, space, key_of, sieve, at, gram, first, often, row[_REPETITION:_PERIODS]
+        )
+        scan_periods(text, counts[CHARS], periods, row[_PERIODS:_BLOBS])
+        scan_blobs(text, unlisted, row[_BLOBS:_MOJIBAKE])
+        scan_mojibake(text, counts[CHARS] == counts[BYTES], unlisted, row[_MOJIBAKE:])
 
 
 def measure_texts(texts: pa.LargeStringArray) -> dict[str, npt.NDArray[np.float64]]:
@@ -184,6 +173,6 @@ def compiled(part: str = "text") -> bool:
 
 def _marker(part: str) -> Path:
     """Return the file that says so; it lies with the cache, so that they go together."""
-    parts = (part, fingerprint("signals"), sys.implementation.cache_tag, version("numba"), processor())
+    parts = (part, fingerprint("signals"), toolchain())
     folder = cache_folder(Path(__file__).parent)
     return folder / ("cleanfeed-" + "-".join(str(part) for part in parts) + ".compiled")

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cleanfeed.kernel import fingerprint, inner, kept
+from cleanfeed.kernel import Kernel, inner
 from cleanfeed.signals.buffers import text_buffers
 from cleanfeed.signals.word_hashes import END, SIGNS, next_word, spread, word_table
 
@@ -80,7 +80,7 @@ def band_keys(signatures: UInt32, bands: int) -> UInt64:
         raise ValueError(f"{signatures.shape[1]} places cannot be cut into {bands} bands")
     keys = np.empty((len(signatures), bands), np.uint64)
     if len(signatures):
-        _fold(_read_only(signatures), keys)
+        _fold(np.ascontiguousarray(signatures), keys)
     return keys
 
 
@@ -100,13 +100,6 @@ def warm_up_minhash() -> None:
     """Compile the kernels, or load them from the cache on disk."""
     found, _ = signatures(pa.array(["one word"], pa.large_string()), ngram=1, hashes=2)
     band_keys(found, 1)
-
-
-def _read_only(values: UInt32) -> UInt32:
-    """Return a contiguous view that cannot be written, the one type the kernels are compiled for."""
-    view = np.ascontiguousarray(values)[:]
-    view.flags.writeable = False
-    return view
 
 
 @inner
@@ -169,72 +162,63 @@ def _fill(kept: Any, size: Any, keys: Any, filled: Any) -> None:  # pragma: no c
                 filled += _put(keys, round_ - places, last << _HALF | (value & _LOW))
 
 
-def _make_loops(version: int) -> tuple[Any, Any]:
-    """Return the compiled loops: texts to signatures, signatures to band keys."""
-
-    @kept
-    def sign(
-        data: Any,
-        offsets: Any,
-        table: Any,
-        ngram: Any,
-        ring: Any,
-        kept: Any,
-        keys: Any,
-        index: Any,
-        out: Any,
-        has: Any,
-    ) -> int:  # pragma: no cover - compiled
-        gone = _ONE
-        for _ in range(ngram):
-            gone *= _BASE
-        for doc in range(len(offsets) - 1):
-            keys[:] = _EMPTY
-            ring[:ngram] = _ZERO
-            rolled = _ZERO
-            words = size = filled = turn = np.int64(0)
-            at, stop = offsets[doc], offsets[doc + 1]
-            while True:
-                word, kind, at = next_word(data, at, stop, table)
-                if kind == SIGNS:
-                    continue
-                if kind != END:
-                    # A polynomial over the last n words: the newest comes in, the oldest goes.
-                    rolled = rolled * _BASE + word - ring[turn] * gone
-                    ring[turn] = word
-                    turn = turn + 1 if turn + 1 < ngram else np.int64(0)
-                    words += 1
-                    if words < ngram:
-                        continue
-                elif words == 0 or words >= ngram:
-                    break
-                gram = spread(rolled)
-                filled += _put_hash(keys, gram, _ZERO)
-                if size < len(kept):
-                    size = _keep(gram, kept, size, index)
-                if kind == END:
-                    break
-            if words == 0:
+@Kernel
+def _sign(
+    data: Any,
+    offsets: Any,
+    table: Any,
+    ngram: Any,
+    ring: Any,
+    kept: Any,
+    keys: Any,
+    index: Any,
+    out: Any,
+    has: Any,
+) -> None:  # pragma: no cover - compiled
+    gone = _ONE
+    for _ in range(ngram):
+        gone *= _BASE
+    for doc in range(len(offsets) - 1):
+        keys[:] = _EMPTY
+        ring[:ngram] = _ZERO
+        rolled = _ZERO
+        words = size = filled = turn = np.int64(0)
+        at, stop = offsets[doc], offsets[doc + 1]
+        while True:
+            word, kind, at = next_word(data, at, stop, table)
+            if kind == SIGNS:
                 continue
-            has[doc] = True
-            _fill(kept, size, keys, filled)
-            _forget(kept, size, index)
-            for k in range(len(keys)):
-                out[doc, k] = keys[k] & _LOW
-        return version
+            if kind != END:
+                # A polynomial over the last n words: the newest comes in, the oldest goes.
+                rolled = rolled * _BASE + word - ring[turn] * gone
+                ring[turn] = word
+                turn = turn + 1 if turn + 1 < ngram else np.int64(0)
+                words += 1
+                if words < ngram:
+                    continue
+            elif words == 0 or words >= ngram:
+                break
+            gram = spread(rolled)
+            filled += _put_hash(keys, gram, _ZERO)
+            if size < len(kept):
+                size = _keep(gram, kept, size, index)
+            if kind == END:
+                break
+        if words == 0:
+            continue
+        has[doc] = True
+        _fill(kept, size, keys, filled)
+        _forget(kept, size, index)
+        for k in range(len(keys)):
+            out[doc, k] = keys[k] & _LOW
 
-    @kept
-    def fold(signatures: Any, keys: Any) -> int:  # pragma: no cover - compiled
-        rows = signatures.shape[1] // keys.shape[1]
-        for doc in range(len(signatures)):
-            for band in range(keys.shape[1]):
-                key = spread(np.uint64(band + 1) * _STEP)
-                for k in range(band * rows, band * rows + rows):
-                    key = spread(key ^ np.uint64(signatures[doc, k]))
-                keys[doc, band] = key
-        return version
 
-    return sign, fold
-
-
-_sign, _fold = _make_loops(fingerprint("signals"))
+@Kernel
+def _fold(signatures: Any, keys: Any) -> None:  # pragma: no cover - compiled
+    rows = signatures.shape[1] // keys.shape[1]
+    for doc in range(len(signatures)):
+        for band in range(keys.shape[1]):
+            key = spread(np.uint64(band + 1) * _STEP)
+            for k in range(band * rows, band * rows + rows):
+                key = spread(key ^ np.uint64(signatures[doc, k]))
+            keys[doc, band] = key

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cleanfeed.kernel import inner, load_8, outer
+from cleanfeed.kernel import Kernel, inner, load_8
 
 MIN_CYRILLIC_CHAIN = 3
 """Pairs that must follow each other: two of them occur in healthy Ukrainian and Russian."""
@@ -149,7 +149,7 @@ def _quote_end(data: Any, at: int) -> int:
     return after if after > at + 2 else at
 
 
-@outer
+@Kernel
 def scan_mojibake(data: Any, ascii_only: bool, listed: Any, out: Any) -> int:
     """Measure one document, given as UTF-8, into ``out`` in the order of ``MOJIBAKE_COUNTS``.
 

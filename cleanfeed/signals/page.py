@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cleanfeed.kernel import inner
+from cleanfeed.kernel import bytes_in, inner, trailing_zeros
 from cleanfeed.signals.words import (
     MARK_COOKIE,
     MARK_COOKIES,
@@ -20,16 +20,14 @@ from cleanfeed.signals.words import (
     MARK_USE,
     MARK_USES,
     MARK_USING,
-    STOP_WORDS,
 )
 
 MIN_LINE_WORDS = 5
 MAX_WORD_CHARS = 1000
-_PHRASES = -1 << len(STOP_WORDS)
-"""All marks but the stop words."""
-
-_CLOSING = MARK_JAVASCRIPT | MARK_IPSUM | MARK_POLICY | MARK_COOKIES | MARK_TERMS
+_NEEDED = MARK_JAVASCRIPT | MARK_IPSUM | MARK_POLICY | MARK_COOKIES | MARK_TERMS
 """Without one of these there is no phrase."""
+_LAST = MARK_JAVASCRIPT | MARK_IPSUM | MARK_POLICY | MARK_COOKIES | MARK_USING
+"""The last word of a phrase has one of these."""
 
 PAGE_COUNTS = ("lorem", "javascript", "policy", "c4_sentences", "c4_chars", "markers")
 """What :func:`page` writes, in order."""
@@ -44,6 +42,23 @@ _MARKERS = np.array(
 """Short markers as little-endian numbers; none is longer than 8 bytes."""
 _LONGEST_MARKER = 40
 _8 = np.uint64(8)
+_ZERO = np.uint64(0)
+_BLOCK = 64
+_brackets = bytes_in(_BLOCK, (60, 60), (91, 91))
+
+
+@inner
+def _next_bracket(data: Any, at: Any) -> Any:  # pragma: no cover - compiled
+    """Return where the next < or [ is from a place on, or the end of the text."""
+    n = len(data)
+    while at + _BLOCK <= n:
+        found = _brackets(data, at)
+        if found != _ZERO:
+            return at + trailing_zeros(found)
+        at += _BLOCK
+    while at < n and data[np.uint64(at)] != 60 and data[np.uint64(at)] != 91:
+        at += 1
+    return at
 
 
 @inner
@@ -52,11 +67,11 @@ def _markers(data: Any) -> Any:  # pragma: no cover - compiled
     found = opened = 0
     packed = np.uint64(0)
     size = 0  # bytes of the piece since the last opening bracket; 0 outside
-    i, n = -1, len(data)
+    i, n = np.int64(-1), len(data)
     while True:
         i += 1
-        while size == 0 and i < n and data[np.uint64(i)] != 60 and data[np.uint64(i)] != 91:
-            i += 1
+        if size == 0:
+            i = _next_bracket(data, i)
         if i >= n:
             break
         byte = data[np.uint64(i)]
@@ -103,30 +118,25 @@ def page(
     ``every`` are the marks of all words together, ``brackets`` is 0 where the text has no < or [.
     """
     out[:] = 0.0
-    look = every & _CLOSING != 0 or longest_word > MAX_WORD_CHARS
+    look, measured = every & _NEEDED != 0, longest_word > MAX_WORD_CHARS
     for k in range(total):
         first, after = line_word[k], line_word[k + 1]
         script = policy = long = False
-        here = before = earlier = 0
+        for w in range(first, after if measured else first):
+            long |= word_total[w + 1] - word_total[w] > MAX_WORD_CHARS
         for w in range(first, after if look else first):
-            earlier, before = before, here
-            here = marks[numbers[w]] & _PHRASES
-            if word_total[w + 1] - word_total[w] > MAX_WORD_CHARS:
-                long = True
-            if here == 0:
+            here = marks[numbers[w]]
+            if here & _LAST == 0:
                 continue
-            if here & MARK_JAVASCRIPT:
-                script = True
-            if here & MARK_IPSUM and before & MARK_LOREM:
-                out[0] += 1
+            before = marks[numbers[w - 1]] if w > first else 0
+            earlier = marks[numbers[w - 2]] if w > first + 1 else 0
+            script |= here & MARK_JAVASCRIPT != 0
+            out[0] += here & MARK_IPSUM != 0 and before & MARK_LOREM != 0
             # "privacy policy", "cookie policy", "use(s) cookies", "use of cookies", "terms of use"
-            if (
-                (here & MARK_POLICY and before & (MARK_PRIVACY | MARK_COOKIE))
-                or (here & MARK_COOKIES and before & (MARK_USE | MARK_USES))
-                or (here & MARK_COOKIES and before & MARK_OF and earlier & MARK_USE)
-                or (here & MARK_USING and before & MARK_OF and earlier & MARK_TERMS)
-            ):
-                policy = True
+            policy |= here & MARK_POLICY != 0 and before & (MARK_PRIVACY | MARK_COOKIE) != 0
+            policy |= here & MARK_COOKIES != 0 and before & (MARK_USE | MARK_USES) != 0
+            policy |= here & MARK_COOKIES != 0 and before & MARK_OF != 0 and earlier & MARK_USE != 0
+            policy |= here & MARK_USING != 0 and before & MARK_OF != 0 and earlier & MARK_TERMS != 0
         out[1] += script
         out[2] += policy
         if after - first < MIN_LINE_WORDS or script or policy or long:

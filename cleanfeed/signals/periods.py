@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cleanfeed.kernel import at_least_64, inner, leading_zeros, load_8, outer, trailing_zeros
+from cleanfeed.kernel import Kernel, at_least_64, inner, leading_zeros, load_8, trailing_zeros
 
 TABLE_BITS = 15
 MAX_PERIOD = 8192
@@ -154,7 +154,7 @@ def _run_around(data: Any, at: int, period: int) -> tuple[int, int]:
     return start, stop
 
 
-@outer
+@Kernel
 def scan_periods(data: Any, n_chars: int, scratch: Any, out: Any) -> int:
     """Measure one document, given as UTF-8, into ``out`` in the order of ``PERIOD_COUNTS``.
 

@@ -14,7 +14,7 @@ import numpy as np
 from cleanfeed.kernel import inner, prefetch
 from cleanfeed.signals.formulas import MIN_WORDS
 from cleanfeed.signals.view import MAX_WORDS
-from cleanfeed.signals.words import AHEAD, FIRST_SLOTS, MOST_FIRST_SLOTS
+from cleanfeed.signals.words import AHEAD, FIRST_SLOTS
 
 LONGEST_TOP = 4
 """Of n-grams up to this length the most frequent one is measured, of longer ones all that repeat."""
@@ -85,7 +85,7 @@ def _number_pairs(
 ) -> Any:  # pragma: no cover - compiled
     """Number the pairs whose keys stand in ``key_of`` and whose places stand in ``at``; return how many differ."""
     size = np.int64(FIRST_SLOTS)
-    while size < MOST_FIRST_SLOTS and size < 2 * found:
+    while size < found:
         size *= 2
     mask = np.uint64(size - 1)
     distinct = np.int64(0)
@@ -133,11 +133,15 @@ def repetition(
     if total < MIN_WORDS:
         return
     pairs = np.int64(0)  # typed: a plain 0 would have _number_pairs compiled twice
+    one = numbers[0]
+    repeated = counts[one] > 1
     for w in range(total - 1):
-        one, two = numbers[w], numbers[w + 1]
+        two = numbers[w + 1]
+        again = counts[two] > 1
         key_of[pairs] = (np.uint64(one) << _BITS | np.uint64(two)) + _ONE
         at[pairs] = w
-        pairs += (counts[one] > 1) & (counts[two] > 1)
+        pairs += repeated & again
+        one, repeated = two, again
     pairs = _sift(pairs, key_of, sieve, at)
     for length in range(2, LONGEST + 1):
         distinct = _number_pairs(pairs, table, key_of, at, gram, first, counts)
@@ -149,10 +153,20 @@ def repetition(
                     chars = word_total[first[number] + length] - word_total[first[number]]
                     if counts[number] > most or chars > longest:
                         best, most, longest = number, counts[number], chars
-        covered = done = 0
-        for k in range(pairs if best >= 0 or length > LONGEST_TOP else 0):
-            start, number = at[k], gram[k]
-            counted = (number == best) | (length > LONGEST_TOP) & (first[number] != start)
+        covered = done = k = 0
+        # Those of one run are few, and passed over in haste; of all that repeat there may be any share.
+        left = most if best >= 0 else 0
+        while left > 0:
+            while gram[k] != best:
+                k += 1
+            start = at[k]
+            covered += word_total[start + length] - word_total[max(start, done)]
+            done = start + length
+            left -= 1
+            k += 1
+        for k in range(pairs if length > LONGEST_TOP else 0):
+            start = at[k]
+            counted = first[gram[k]] != start
             chars = word_total[start + length] - word_total[max(start, done)]
             covered += chars if counted else 0
             done = start + length if counted else done

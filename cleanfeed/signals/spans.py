@@ -67,7 +67,7 @@ class _Document:
 
     @cached_property
     def data(self) -> npt.NDArray[np.uint8]:
-        """UTF-8; read-only, as the kernels are compiled for."""
+        """UTF-8."""
         return np.frombuffer(self.text.encode(), np.uint8)
 
     @cached_property

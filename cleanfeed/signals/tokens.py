@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cleanfeed.kernel import inner, kept
+from cleanfeed.kernel import Kernel, inner
 from cleanfeed.signals.tokens_signals import TOKEN_SIGNALS
 
 MAX_PERIOD = 13
@@ -94,7 +94,7 @@ def _repeats(ids: Any, period: int, marks: Any) -> int:
     return most
 
 
-@kept
+@Kernel
 def _measure(
     ids: Any, offsets: Any, n_chars: Any, fallback: Any, unknown: int, seen: Any, marks: Any, out: Any
 ) -> None:

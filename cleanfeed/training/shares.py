@@ -156,7 +156,7 @@ def _count_padded(ids: Int64, labels: Int64, mask: Int64) -> tuple[int, int, int
 
 ensure_cache(Path(__file__).parent)
 _IDS, _ROWS = types.Array(types.int64, 1, "C", readonly=True), types.Array(types.int64, 2, "C")
-_count_padded = kept(_count_padded, types.UniTuple(types.int64, 3)(_IDS, _ROWS, _ROWS), nogil=False).made
+_count_padded = kept(_count_padded, types.UniTuple(types.int64, 3)(_IDS, _ROWS, _ROWS), nogil=False)
 
 
 def _labels(batch: Mapping[str, Any], real: npt.NDArray[np.bool_]) -> int:
