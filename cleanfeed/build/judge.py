@@ -22,7 +22,7 @@ from cleanfeed.curriculum.exclusions import HashSet
 from cleanfeed.curriculum.paths import AnyPath, fetched
 from cleanfeed.curriculum.quality import quality_scores
 from cleanfeed.curriculum.reference import LogRatio
-from cleanfeed.curriculum.samples import ByteCutter, SampleRanges, TokenCutter, split
+from cleanfeed.curriculum.samples import SampleRanges, split_ids, split_text
 from cleanfeed.curriculum.stages import band_limits
 from cleanfeed.curriculum.writer import HASH_TYPE
 from cleanfeed.rules.ruleset import REASON_TYPE, REJECT, VERDICTS, Verdicts
@@ -275,10 +275,10 @@ class Judge:
         flat, offsets = self._flat(batch.spool)
         starts, stops = offsets[:-1][kept], offsets[1:][kept]
         if self.encoder is None:
-            ranges = split(starts, stops, chars, chars, limit, ByteCutter(flat))
+            ranges = split_text(flat, starts, stops, chars, limit)
         else:
-            cutter = TokenCutter(flat, self.encoder.token_starts, self.encoder.token_chars)
-            ranges = split(starts, stops, chars, stops - starts, limit, cutter)
+            kinds, token_chars = self.encoder.token_starts, self.encoder.token_chars
+            ranges = split_ids(flat, kinds, token_chars, starts, stops, chars, limit)
         view = flat.view(np.uint8).data
         begin, end = ranges.start * flat.itemsize, (ranges.start + ranges.length) * flat.itemsize
         documents = kept[ranges.document]

@@ -9,9 +9,9 @@ import numpy as np
 from cleanfeed.build.budget import Lost, Reporter
 from cleanfeed.build.engine import LocalEngine
 from cleanfeed.curriculum.clusters import warm_up_clusters
-from cleanfeed.curriculum.codepoints import after_code_points, code_points, last_cut
 from cleanfeed.curriculum.gather import scatter
 from cleanfeed.curriculum.reference import warm_up_reference
+from cleanfeed.curriculum.samples import warm_up_samples
 from cleanfeed.kernel_code import fingerprint
 from cleanfeed.signals.corpus import count_documents, rare_token_share
 from cleanfeed.signals.measure import compiled, mark_compiled, warm_up, warm_up_parts
@@ -100,8 +100,7 @@ def load_part(part: str, report: Reporter | None = None) -> None:
     elif part == "samples":
         data = np.zeros(4, dtype=np.uint8)
         scatter(one[:0], one[:0], data, one[:0])
-        after_code_points(data, 0, code_points(data, 0, 1), 1)
-        last_cut(data, 1, 2)
+        warm_up_samples()
     elif part == "blocks":
         from cleanfeed.documents.json_blocks import BlockScanner  # here: where it is loaded it is used
 

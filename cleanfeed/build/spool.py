@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -67,9 +69,10 @@ class Spool:
 
 
 def mapped(path: AnyPath) -> npt.NDArray[np.uint8]:
-    """Map the bytes of a file; its pages are read when they are touched."""
-    with pa.memory_map(str(fetched(path))) as source:
-        return np.frombuffer(source.read_buffer(), dtype=np.uint8)
+    """Map the bytes of a file, which has some; its pages are read when they are touched."""
+    # Arrow would ask for all pages at once, of a file of which a part is wanted.
+    with Path(fetched(path)).open("rb") as source:
+        return np.frombuffer(mmap(source.fileno(), 0, access=ACCESS_READ), dtype=np.uint8)
 
 
 @contextmanager

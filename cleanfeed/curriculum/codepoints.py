@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cleanfeed.kernel import Kernel
+from cleanfeed.kernel import inner
 
 Bytes = npt.NDArray[np.uint8]
 
 BLOCK = 128
 
 
-@Kernel
+@inner
 def code_points(data: Bytes, start: int, stop: int) -> int:
     """Return how many code points begin in ``data[start:stop]``."""
     count = 0
@@ -21,7 +21,7 @@ def code_points(data: Bytes, start: int, stop: int) -> int:
     return count
 
 
-@Kernel
+@inner
 def after_code_points(data: Bytes, start: int, stop: int, wanted: int) -> int:
     """Return the byte after ``wanted`` code points from ``start``, at most ``stop``."""
     left, begin = wanted, start
@@ -42,7 +42,7 @@ def after_code_points(data: Bytes, start: int, stop: int, wanted: int) -> int:
     return stop
 
 
-@Kernel
+@inner
 def last_cut(data: Bytes, low: int, high: int) -> int:
     """Return the last place in ``[low, high]`` where a line starts, else a space is, else a code point starts.
 

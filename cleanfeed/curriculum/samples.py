@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cleanfeed.curriculum.codepoints import after_code_points, code_points, last_cut
 from cleanfeed.curriculum.tokenizer import INSIDE_WORD, STARTS_LINE, STARTS_WORD
+from cleanfeed.kernel import Kernel, inner
 
 Int64 = npt.NDArray[np.int64]
-Kinds = npt.NDArray[np.uint8]
+Bytes = npt.NDArray[np.uint8]
+Ids = npt.NDArray[np.int32]
 
 SEARCH_PART = 4
 """A cut may move back by this fraction (a quarter) of an even part to reach the start of a line or a word."""
@@ -34,126 +35,149 @@ class SampleRanges:
     """Code points."""
 
 
-class Cutter(Protocol):
-    """Flat values that can be cut: ids or bytes. A *unit* is what the limit of a sample counts."""
-
-    def narrowed(self, *, units_are_elements: bool) -> Cutter:
-        """Return the cutter for one document, which may know that each of its elements is a unit."""
-
-    def reach(self, start: int, stop: int, units: int) -> int:
-        """Return the element after ``units`` units from ``start``, at most ``stop``."""
-
-    def units(self, start: int, stop: int) -> int:
-        """Return how many units the elements ``start`` to ``stop - 1`` are."""
-
-    def cut(self, low: int, high: int) -> int:
-        """Return the last place in ``[low, high]`` where a line starts, else a word, else a character."""
-
-    def chars(self, start: int, stop: int, units: int) -> int:
-        """Return how many code points the elements ``start`` to ``stop - 1``, which are ``units`` units, hold."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenCutter:
-    """Ids of documents in a row; a unit is one id."""
-
-    ids: npt.NDArray[np.int32]
-    starts: Kinds
-    """What each id of the vocabulary starts: :attr:`TextEncoder.token_starts`."""
-    token_chars: npt.NDArray[np.int32]
-    """Code points that begin in each id of the vocabulary."""
-
-    def narrowed(self, *, units_are_elements: bool) -> TokenCutter:
-        """Return itself: ids are always units."""
-        return self
-
-    def reach(self, start: int, stop: int, units: int) -> int:
-        """Return ``start`` + ``units``, at most ``stop``."""
-        return min(start + units, stop)
-
-    def units(self, start: int, stop: int) -> int:
-        """Return ``stop`` - ``start``."""
-        return stop - start
-
-    def cut(self, low: int, high: int) -> int:
-        """Return the last place where an id starts a line, else a word, else a character."""
-        kinds = self.starts[self.ids[low : high + 1]]
-        for wanted in (STARTS_LINE, STARTS_WORD, INSIDE_WORD):
-            found = np.flatnonzero(kinds == wanted)
-            if len(found):
-                return low + int(found[-1])
-        return high
-
-    def chars(self, start: int, stop: int, units: int) -> int:
-        """Return the code points that begin in these ids."""
-        return int(self.token_chars[self.ids[start:stop]].sum(dtype=np.int64))
-
-
-@dataclass(frozen=True, slots=True)
-class ByteCutter:
-    """UTF-8 of documents in a row; a unit is one code point."""
-
-    data: npt.NDArray[np.uint8]
-    ascii: bool = False
-
-    def narrowed(self, *, units_are_elements: bool) -> ByteCutter:
-        """Return a cutter that need not look at the bytes of a document in ASCII to count them."""
-        return ByteCutter(self.data, ascii=units_are_elements)
-
-    def reach(self, start: int, stop: int, units: int) -> int:
-        """Return the byte after ``units`` code points."""
-        return (
-            min(start + units, stop) if self.ascii else int(after_code_points(self.data, start, stop, units))
-        )
-
-    def units(self, start: int, stop: int) -> int:
-        """Return the code points of these bytes."""
-        return stop - start if self.ascii else int(code_points(self.data, start, stop))
-
-    def cut(self, low: int, high: int) -> int:
-        """Return the last byte where a line starts, else a space is, else a code point starts."""
-        return int(last_cut(self.data, low, high))
-
-    def chars(self, start: int, stop: int, units: int) -> int:
-        """Return ``units``."""
-        return units
-
-
-def split(
-    starts: Int64, stops: Int64, chars: Int64, units: Int64, limit: int, cutter: Cutter
-) -> SampleRanges:
-    """Return the samples of a batch; a document of more than ``limit`` units is cut into parts, others stay whole.
+def split_text(data: Bytes, starts: Int64, stops: Int64, chars: Int64, limit: int) -> SampleRanges:
+    """Return the samples of a batch of texts; one of more than ``limit`` code points is cut into parts.
 
     The parts of a document are about equally long, so that none is a useless remainder. A cut lies where a line
-    starts, else a word, else a character, within a quarter before the even place.
+    starts, else where a space is, else where a character starts, within a quarter before the even place.
 
     Args:
-        starts: First element of each document.
-        stops: The element after its last.
+        data: UTF-8 of all documents.
+        starts: First byte of each document.
+        stops: The byte after its last.
         chars: Code points of each document.
-        units: Units of each document: ids, end-of-text included, or code points.
-        limit: Most units in a sample.
-        cutter: The flat values.
+        limit: Most code points in a sample, at least 1.
     """
-    count = len(units)
-    if not np.any(units > limit):
-        return SampleRanges(
-            np.arange(count, dtype=np.int64), np.zeros(count, np.int32), starts, stops - starts, chars
-        )
-    rows: list[tuple[int, int, int, int, int]] = []
-    for number in range(count):
-        low, high, left = int(starts[number]), int(stops[number]), int(chars[number])
-        if units[number] <= limit:
-            rows.append((number, 0, low, high - low, left))
-            continue
-        one = cutter.narrowed(units_are_elements=high - low == units[number])
-        for part, (start, stop, size) in enumerate(_parts(low, high, int(units[number]), limit, one)):
+    if not np.any(chars > limit):
+        return _whole(starts, stops, chars)
+    rows = _rows(chars, limit)
+    return _ranges(rows[: _cut_text(data, starts, stops, chars, limit, rows)])
+
+
+def split_ids(
+    ids: Ids, kinds: Bytes, token_chars: Ids, starts: Int64, stops: Int64, chars: Int64, limit: int
+) -> SampleRanges:
+    """Return the samples of a batch of tokenised documents; one of more than ``limit`` ids is cut into parts.
+
+    They are cut as :func:`split_text` cuts, before an id that starts a line, else a word, else a character.
+
+    Args:
+        ids: Those of all documents, end-of-text included.
+        kinds: What each id of the vocabulary starts: :attr:`TextEncoder.token_starts`.
+        token_chars: Code points that begin in each id of the vocabulary.
+        starts: First id of each document.
+        stops: The id after its last.
+        chars: Code points of each document.
+        limit: Most ids in a sample, at least 1.
+    """
+    if not np.any(stops - starts > limit):
+        return _whole(starts, stops, chars)
+    rows = _rows(stops - starts, limit)
+    return _ranges(rows[: _cut_ids(ids, kinds, token_chars, starts, stops, chars, limit, rows)])
+
+
+def warm_up_samples() -> None:
+    """Compile the kernels, or load them from the cache on disk."""
+    no, two = np.zeros(1, np.int64), np.full(1, 2)
+    split_text(np.zeros(2, np.uint8), no, two, two, 1)
+    split_ids(np.zeros(2, np.int32), np.zeros(1, np.uint8), np.ones(1, np.int32), no, two, two, 1)
+
+
+def _whole(starts: Int64, stops: Int64, chars: Int64) -> SampleRanges:
+    """Return the samples of documents of which none is cut."""
+    count = len(starts)
+    return SampleRanges(
+        np.arange(count, dtype=np.int64), np.zeros(count, np.int32), starts, stops - starts, chars
+    )
+
+
+def _rows(units: Int64, limit: int) -> Int64:
+    """Return room for what :class:`SampleRanges` holds of all samples of documents of so many units."""
+    # A part is longer than three quarters of half the limit.
+    return np.empty((int((2 + 8 * units // (3 * limit)).sum()), 5), np.int64)
+
+
+def _ranges(rows: Int64) -> SampleRanges:
+    document, part, start, length, chars = rows.T
+    return SampleRanges(document, part.astype(np.int32), start, length, chars)
+
+
+@inner
+def _steps(units: Any, limit: Any) -> Any:  # pragma: no cover - compiled
+    """Return how many units the next part of a document has at least, and how many more at most."""
+    # Cutting back makes later parts longer: the number of parts is worked out anew for what remains.
+    even = -(-units // -(-units // limit))
+    least = max(1, even - even // SEARCH_PART)
+    return least, even - least
+
+
+@Kernel
+def _cut_text(
+    data: Any, starts: Any, stops: Any, chars: Any, limit: Any, rows: Any
+) -> int:  # pragma: no cover - compiled
+    """Write document, part, start, length and characters of each sample; return how many there are."""
+    count = 0
+    for document in range(len(starts)):
+        start, stop, left, part = starts[document], stops[document], chars[document], 0
+        ascii_only = stop - start == left
+        while left > limit:
+            least, more = _steps(left, limit)
+            if ascii_only:
+                cut = last_cut(data, start + least, start + least + more)
+                size = cut - start
+            else:
+                first = after_code_points(data, start, stop, least)
+                cut = last_cut(data, first, after_code_points(data, first, stop, more))
+                size = least + code_points(data, first, cut)
+            rows[count, 0], rows[count, 1], rows[count, 2] = document, part, start
+            rows[count, 3], rows[count, 4] = cut - start, size
+            count, part, start, left = count + 1, part + 1, cut, left - size
+        rows[count, 0], rows[count, 1], rows[count, 2] = document, part, start
+        rows[count, 3], rows[count, 4] = stop - start, left
+        count += 1
+    return count
+
+
+@Kernel
+def _cut_ids(
+    ids: Any, kinds: Any, token_chars: Any, starts: Any, stops: Any, chars: Any, limit: Any, rows: Any
+) -> int:  # pragma: no cover - compiled
+    """Write document, part, start, length and characters of each sample; return how many there are."""
+    count = 0
+    for document in range(len(starts)):
+        start, stop, left, part = starts[document], stops[document], chars[document], 0
+        while stop - start > limit:
+            least, more = _steps(stop - start, limit)
+            cut = _last_start(ids, kinds, start + least, start + least + more)
+            size = 0
+            for place in range(start, cut):
+                size += token_chars[ids[place]]
             # The last part takes what is left, so that the parts of a document always add up to it.
-            held = left if stop == high else min(left, cutter.chars(start, stop, size))
-            left -= held
-            rows.append((number, part, start, stop - start, held))
-    table = np.array(rows, dtype=np.int64).reshape(-1, 5)
-    return SampleRanges(table[:, 0], table[:, 1].astype(np.int32), table[:, 2], table[:, 3], table[:, 4])
+            size = min(size, left)
+            rows[count, 0], rows[count, 1], rows[count, 2] = document, part, start
+            rows[count, 3], rows[count, 4] = cut - start, size
+            count, part, start, left = count + 1, part + 1, cut, left - size
+        rows[count, 0], rows[count, 1], rows[count, 2] = document, part, start
+        rows[count, 3], rows[count, 4] = stop - start, left
+        count += 1
+    return count
+
+
+@inner
+def _last_start(ids: Any, kinds: Any, low: Any, high: Any) -> Any:  # pragma: no cover - compiled
+    """Return the last place in ``[low, high]`` where an id starts a line, else a word, else a character."""
+    word = character = np.int64(-1)
+    for place in range(high, low - 1, -1):
+        kind = kinds[ids[place]]
+        if kind == STARTS_LINE:
+            return place
+        if word < 0 and kind == STARTS_WORD:
+            word = place
+        elif character < 0 and kind == INSIDE_WORD:
+            character = place
+    if word >= 0:
+        return word
+    return character if character >= 0 else high
 
 
 def first_chars(ranges: SampleRanges) -> Int64:
@@ -161,19 +185,3 @@ def first_chars(ranges: SampleRanges) -> Int64:
     before = np.cumsum(ranges.chars) - ranges.chars
     opens = np.maximum.accumulate(np.where(ranges.part == 0, np.arange(len(before)), 0))
     return np.asarray(before - before[opens])
-
-
-def _parts(low: int, high: int, units: int, limit: int, cutter: Cutter) -> Iterator[tuple[int, int, int]]:
-    """Yield start, stop and units of the parts of one document."""
-    start = low
-    # Cutting back makes later parts longer: the number of parts is worked out anew for what remains.
-    while units > limit:
-        even = -(-units // -(-units // limit))
-        least = max(1, even - even // SEARCH_PART)
-        earliest = cutter.reach(start, high, least)
-        cut = cutter.cut(earliest, cutter.reach(earliest, high, even - least))
-        size = least + cutter.units(earliest, cut)
-        yield start, cut, size
-        units -= size
-        start = cut
-    yield start, high, units

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cleanfeed.kernel import Kernel, inner, load_8
+from cleanfeed.kernel import Kernel, bytes_in, inner, trailing_zeros
 
 MIN_CYRILLIC_CHAIN = 3
 """Pairs that must follow each other: two of them occur in healthy Ukrainian and Russian."""
@@ -22,7 +22,9 @@ _SLOTS = 364
 """Size of the tables below, chosen so that no two characters of an encoding share a slot."""
 _ODD, _LETTER = 0x100, 0x200
 _NONE = np.uint64(0)
-_EIGHT_HIGH = np.uint64(0x8080808080808080)
+_BLOCK = 64
+_leads = bytes_in(_BLOCK, (0xC3, 0xC3), (0xD0, 0xD0))
+"""What is looked for begins with one of these."""
 
 
 def _continuations(encoding: str, marks: str, letters: str) -> npt.NDArray[np.uint32]:
@@ -165,10 +167,11 @@ def scan_mojibake(data: Any, ascii_only: bool, listed: Any, out: Any) -> int:
     n = len(data)
     broken, found, at = np.int64(0), np.int64(0), np.int64(0)
     while at + 3 < n and not ascii_only:
-        # All that is looked for begins outside ASCII.
-        if at + 8 <= n and load_8(data, at) & _EIGHT_HIGH == _NONE:
-            at += 8
-            continue
+        if at + _BLOCK <= n:
+            leads = _leads(data, at)
+            at += trailing_zeros(leads)
+            if leads == _NONE or at + 3 >= n:
+                continue
         byte = data[np.uint64(at)]
         stop = at
         if byte == 0xC3:

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cleanfeed.curriculum.samples import ByteCutter, TokenCutter, split
+from cleanfeed.curriculum.samples import split_ids, split_text
 from cleanfeed.curriculum.tokenizer import INSIDE_CHARACTER, INSIDE_WORD, STARTS_LINE, STARTS_WORD
 
 TEXTS = st.lists(st.text(alphabet="ab \n日é\U0001f600", max_size=60), min_size=1, max_size=6)
@@ -16,7 +16,7 @@ def by_chars(texts: list[str], limit: int) -> list[tuple[int, int, str, int]]:
     starts = ends - [len(data) for data in raw]
     chars = np.array([len(text) for text in texts], dtype=np.int64)
     data = np.frombuffer(b"".join(raw), dtype=np.uint8)
-    found = split(starts, ends, chars, chars, limit, ByteCutter(data))
+    found = split_text(data, starts, ends, chars, limit)
     whole = data.tobytes()
     return [
         (int(d), int(p), whole[s : s + n].decode(), int(c))
@@ -61,7 +61,7 @@ def test_parts_of_ids_join_to_the_document_and_their_characters_add_up(
     starts = np.cumsum(lengths) - lengths
     token_chars = np.array([0, 1, 2, 1], dtype=np.int32)
     chars = np.array([int(token_chars[document].sum()) for document in documents], dtype=np.int64)
-    found = split(starts, starts + lengths, chars, lengths, limit, TokenCutter(ids, KINDS, token_chars))
+    found = split_ids(ids, KINDS, token_chars, starts, starts + lengths, chars, limit)
     assert found.length.max(initial=0) <= limit
     for number, document in enumerate(documents):
         here = found.document == number
@@ -73,5 +73,5 @@ def test_parts_of_ids_join_to_the_document_and_their_characters_add_up(
 def test_ids_are_cut_before_a_word_rather_than_inside_one():
     ids = np.array([1, 1, 1, 2, 1, 1, 1, 1], dtype=np.int32)
     ends = np.array([8], dtype=np.int64)
-    found = split(ends - 8, ends, ends, ends, 5, TokenCutter(ids, KINDS, np.ones(4, dtype=np.int32)))
+    found = split_ids(ids, KINDS, np.ones(4, dtype=np.int32), ends - 8, ends, ends, 5)
     assert found.length.tolist() == [3, 5]

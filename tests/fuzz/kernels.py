@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from cleanfeed.curriculum.reference import count_features
-from cleanfeed.curriculum.samples import ByteCutter, TokenCutter, split
+from cleanfeed.curriculum.samples import split_ids, split_text
 from cleanfeed.curriculum.tokenizer import TextEncoder, safe_pieces
 from cleanfeed.rules.pipeline import load_pipeline
 from cleanfeed.rules.ruleset import RuleSet
@@ -142,9 +142,9 @@ def _tokens(text: str, found: dict[str, np.ndarray]) -> None:
     if not len(ids):
         return
     for limit in (1, 7, 1000):
-        cutter = TokenCutter(ids, ENCODER.token_starts, ENCODER.token_chars)
-        one = np.array([len(ids)])
-        ranges = split(np.zeros(1, np.int64), one, np.array([len(text)]), one, limit, cutter)
+        kinds, token_chars = ENCODER.token_starts, ENCODER.token_chars
+        start, stop, chars = np.zeros(1, np.int64), np.array([len(ids)]), np.array([len(text)])
+        ranges = split_ids(ids, kinds, token_chars, start, stop, chars, limit)
         assert ranges.start[0] == 0
         assert ranges.length.sum() == len(ids)
         assert ranges.chars.sum() == len(text)
@@ -158,7 +158,7 @@ def _parts(raw: bytes, text: str) -> None:
     data = np.frombuffer(raw, np.uint8)
     for limit in (97, 5000) if len(text) < 20_000 else (5000,):
         size = np.array([len(text)])
-        ranges = split(np.zeros(1, np.int64), np.array([len(raw)]), size, size, limit, ByteCutter(data))
+        ranges = split_text(data, np.zeros(1, np.int64), np.array([len(raw)]), size, limit)
         stops = ranges.start + ranges.length
         assert (ranges.start[1:] == stops[:-1]).all()
         assert stops[-1] == len(raw)
