@@ -32,6 +32,9 @@ DONE = (0, -2)
 
 _DIGEST_BYTES = 16
 
+_engines: list[Any] = []
+"""Those that hold what was loaded."""
+
 
 @lru_cache
 def fingerprint(*parts: str) -> int:
@@ -109,27 +112,22 @@ def compiled(function: Any, kinds: str, *, returns: bool) -> tuple[str, bytes]:
 
 def linked(symbol: str, code: bytes) -> Call:
     """Put an object file into memory, for good, and return a function of it."""
-    from llvmlite.binding import ObjectFileRef
-
-    engine = _engine()
-    engine.add_object_file(ObjectFileRef.from_data(code))
-    engine.finalize_object()
-    kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-    return kind(engine.get_function_address(symbol))
-
-
-@lru_cache(maxsize=1)
-def _engine() -> Any:
-    """Return what puts object files into memory."""
     from llvmlite import binding
 
-    with suppress(RuntimeError):
-        # Later versions do this by themselves, and say so.
-        binding.initialize()
-    binding.initialize_native_target()
-    binding.initialize_native_asmprinter()
+    if not _engines:
+        with suppress(RuntimeError):
+            # Later versions do this by themselves, and say so.
+            binding.initialize()
+        binding.initialize_native_target()
+        binding.initialize_native_asmprinter()
+    # One engine for each: files that were made by different processes have names in common.
     machine = binding.Target.from_default_triple().create_target_machine()
-    return binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
+    engine.add_object_file(binding.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    _engines.append(engine)
+    kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+    return kind(engine.get_function_address(symbol))
 
 
 def _caller(kinds: str, *, returns: bool) -> tuple[str, dict[str, Any]]:

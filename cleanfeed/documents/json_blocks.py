@@ -31,7 +31,7 @@ from cleanfeed.documents.json_steps import (
     WALKED,
     make_steps,
 )
-from cleanfeed.kernel import Kernel, bytes_in, copy_64, inner, trailing_zeros
+from cleanfeed.kernel import Kernel, bytes_in, copy_64, inner, ones, trailing_zeros
 from cleanfeed.kernel_cache import ensure_cache
 
 Bytes = npt.NDArray[np.uint8]
@@ -46,6 +46,7 @@ LONGEST = 32
 _QUOTE, _BACKSLASH, _OBJECT, _LINE_END, _RETURN = (ord(char) for char in '"\\{\n\r')
 
 _ends_plain = bytes_in(64, (_QUOTE, _QUOTE), (_BACKSLASH, _BACKSLASH), (0, 31))
+_newlines = bytes_in(64, (_LINE_END, _LINE_END))
 
 _MEANINGS = np.zeros(256, dtype=np.uint8)
 _MEANINGS[list(b'"\\/bfnrt')] = list(b'"\\/\b\f\n\r\t')
@@ -273,6 +274,17 @@ def read_lines(
     return True
 
 
+@Kernel
+def _line_ends(data: Bytes) -> int:
+    """Return how many lines a block has."""
+    count = np.int64(0)
+    for at in range(0, len(data) - 63, 64):
+        count += ones(_newlines(data, at))
+    for at in range(len(data) & ~63, len(data)):
+        count += data[at] == _LINE_END
+    return int(count)
+
+
 class BlockScanner:
     """Reads blocks for one choice of top-level fields."""
 
@@ -290,8 +302,7 @@ class BlockScanner:
         if not data.endswith(b"\n"):
             return None
         codes = np.frombuffer(data, dtype=np.uint8)
-        # Twelve times as fast as to count in the bytes object.
-        count, others = int(np.count_nonzero(codes == _LINE_END)), len(self._ends) - 1
+        count, others = _line_ends(codes), len(self._ends) - 1
         offsets = np.zeros(count + 1, dtype=np.int64)
         spans = np.full(count * 2 * others, -1, dtype=np.int64)
         out = np.empty(len(data), dtype=np.uint8)
