@@ -15,6 +15,7 @@ PACKAGE = Path(cleanfeed.__file__).parent
 PARTS = (
     "kernel_cache",
     "kernel_instructions",
+    "kernel_code",
     "kernel",
     "errors",
     "arguments",

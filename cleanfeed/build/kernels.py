@@ -14,7 +14,7 @@ from cleanfeed.curriculum.reference import warm_up_reference
 from cleanfeed.curriculum.samples import warm_up_samples
 from cleanfeed.kernel_code import fingerprint
 from cleanfeed.signals.corpus import count_documents, rare_token_share
-from cleanfeed.signals.measure import compiled, mark_compiled, warm_up, warm_up_parts
+from cleanfeed.signals.measure import compiled, mark_compiled, warm_up, warm_up_scans
 from cleanfeed.signals.minhash import warm_up_minhash
 from cleanfeed.signals.tokens import TokenTables, measure_tokens
 
@@ -28,7 +28,7 @@ def _parts(
     """Return the parts that are needed, the one that takes longest first; arguments as for :func:`load_kernels`."""
     wanted = {
         "text": True,
-        "text-parts": True,
+        "text-scans": True,
         "tokens": tokens,
         "blocks": blocks,
         "samples": True,
@@ -95,8 +95,8 @@ def load_part(part: str, report: Reporter | None = None) -> None:
     one = np.zeros(1, dtype=np.int64)
     if part == "text":
         warm_up()
-    elif part == "text-parts":
-        warm_up_parts()
+    elif part == "text-scans":
+        warm_up_scans()
     elif part == "samples":
         data = np.zeros(4, dtype=np.uint8)
         scatter(one[:0], one[:0], data, one[:0])

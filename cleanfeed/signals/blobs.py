@@ -305,17 +305,28 @@ def _in_row(data: Any, at: int) -> bool:
 
 
 @Kernel
-def scan_blobs(data: Any, listed: Any, out: Any) -> int:
-    """Measure one document, given as UTF-8, into ``out`` in the order of ``BLOB_COUNTS``.
+def scan_blobs(data: Any, offsets: Any, listed: Any, out: Any) -> int:
+    """Measure documents, given as UTF-8, each into a row of ``out`` in the order of ``BLOB_COUNTS``.
 
     Args:
         data: The bytes.
-        listed: Rows of (kind, start, end) for the blobs found; those beyond its length are measured, not listed.
-        out: Where the numbers go.
+        offsets: Where the documents start and stop in them, shape [documents + 1].
+        listed: Rows of (kind, start, end) for the blobs of the last document; those beyond its length are measured,
+            not listed.
+        out: Where the numbers go, shape [documents, counts].
 
     Returns:
         Rows written to ``listed``.
     """
+    found = np.int64(0)
+    for d in range(len(offsets) - 1):
+        found = _scan(data[offsets[d] : offsets[d + 1]], listed, out[d])
+    return int(found)
+
+
+@inner
+def _scan(data: Any, listed: Any, out: Any) -> Any:
+    """Do what :func:`scan_blobs` does for one document."""
     n = len(data)
     for k in range(7):
         out[k] = 0
@@ -364,4 +375,4 @@ def scan_blobs(data: Any, listed: Any, out: Any) -> int:
     if unsure <= 4 * out[DUMP]:
         out[DUMP] += unsure
     out[0] = longest
-    return int(found)
+    return found

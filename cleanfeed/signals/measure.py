@@ -1,12 +1,14 @@
 """Texts in an Arrow array go in; one column for each signal that needs no tokenizer comes out.
 
-The loop over documents is compiled too, and reads the Arrow buffers in place. Its scratch is made once a call, for the
-longest document in it.
+The loops over documents are compiled too, and read the Arrow buffers in place: one over words and lines, and one each
+for what looks at bytes alone, so that they can be compiled side by side. Scratch is made once a call, for the longest
+document in it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from cleanfeed.signals.lines import LINE_COUNTS, lines
 from cleanfeed.signals.mojibake import MOJIBAKE_COUNTS, scan_mojibake
 from cleanfeed.signals.page import PAGE_COUNTS, page
 from cleanfeed.signals.periods import PERIOD_COUNTS, make_period_scratch, scan_periods
-from cleanfeed.signals.reading import BYTES, CHARS, COUNT_NAMES, KEPT_LINES, KEPT_WORDS, LONGEST_WORD
+from cleanfeed.signals.reading import CHARS, COUNT_NAMES, KEPT_LINES, KEPT_WORDS, LONGEST_WORD
 from cleanfeed.signals.registry import TEXT_SIGNALS
 from cleanfeed.signals.repetition import REPETITION_COUNTS, repetition
 from cleanfeed.signals.tables import packed_tables
@@ -37,17 +39,15 @@ Scratch = tuple[int, View, Grams, npt.NDArray[np.int32]]
 """The longest document it serves, in bytes, and the arrays."""
 
 _NAMES = (
-    *COUNT_NAMES, *CHARACTER_COUNTS, *WORD_COUNTS, *PAGE_COUNTS, *LINE_COUNTS, *REPETITION_COUNTS,
-    *PERIOD_COUNTS, *BLOB_COUNTS, *MOJIBAKE_COUNTS,
+    (*COUNT_NAMES, *CHARACTER_COUNTS, *WORD_COUNTS, *PAGE_COUNTS, *LINE_COUNTS, *REPETITION_COUNTS),
+    PERIOD_COUNTS, BLOB_COUNTS, MOJIBAKE_COUNTS,
 )  # fmt: skip
+"""What each kernel writes."""
 _CHARACTERS = len(COUNT_NAMES)
 _WORDS = _CHARACTERS + len(CHARACTER_COUNTS)
 _PAGE = _WORDS + len(WORD_COUNTS)
 _LINES = _PAGE + len(PAGE_COUNTS)
 _REPETITION = _LINES + len(LINE_COUNTS)
-_PERIODS = _REPETITION + len(REPETITION_COUNTS)
-_BLOBS = _PERIODS + len(PERIOD_COUNTS)
-_MOJIBAKE = _BLOBS + len(BLOB_COUNTS)
 
 
 _kept: list[Scratch] = []
@@ -62,7 +62,7 @@ _UNLISTED = np.empty((0, 3), np.int64)
 
 @Kernel
 def _loop(
-    data: Any, offsets: Any, table: Any, view: View, grams: Grams, periods: Any, unlisted: Any, out: Any
+    data: Any, offsets: Any, table: Any, view: View, grams: Grams, out: Any
 ) -> None:  # pragma: no cover - compiled
     (
         counts, seen, classes, letters, start, stop, hashes, total,
@@ -98,12 +98,7 @@ def _loop(
             counts[LONGEST_WORD], seen[60] + seen[91], row[_PAGE:_LINES],
         )  # fmt: skip
         lines(rows, line_chars, line_bits, line_hash, line_template, space, row[_LINES:_REPETITION])
-        repetition(
-            words, numbers, total, space, key_of, sieve, at, gram, first, often, row[_REPETITION:_PERIODS]
-        )
-        scan_periods(text, counts[CHARS], periods, row[_PERIODS:_BLOBS])
-        scan_blobs(text, unlisted, row[_BLOBS:_MOJIBAKE])
-        scan_mojibake(text, counts[CHARS] == counts[BYTES], unlisted, row[_MOJIBAKE:])
+        repetition(words, numbers, total, space, key_of, sieve, at, gram, first, often, row[_REPETITION:])
 
 
 def measure_texts(texts: pa.LargeStringArray) -> dict[str, npt.NDArray[np.float64]]:
@@ -117,12 +112,17 @@ def measure_texts(texts: pa.LargeStringArray) -> dict[str, npt.NDArray[np.float6
         raise ValueError("texts must not hold nulls")
     data, offsets = text_buffers(texts)
     longest = int(np.diff(offsets).max()) if size else 0
-    out = np.empty((size, len(_NAMES)), np.float64)
+    parts = [np.empty((size, len(names)), np.float64) for names in _NAMES]
     scratch = _scratch(longest)
-    _loop(data, offsets, packed_tables(), *scratch[1:], _UNLISTED, out)
+    _, view, grams, periods = scratch
+    _loop(data, offsets, packed_tables(), view, grams, parts[0])
+    chars = parts[0][:, CHARS].astype(np.int64)
+    scan_periods(data, offsets, chars, periods, parts[1])
+    scan_blobs(data, offsets, _UNLISTED, parts[2])
+    scan_mojibake(data, offsets, chars, _UNLISTED, parts[3])
     _kept.append(scratch)
-    rows = np.ascontiguousarray(out.T)
-    counted = dict(zip(_NAMES, rows, strict=True))
+    rows = np.concatenate([part.T for part in parts])
+    counted = dict(zip(itertools.chain.from_iterable(_NAMES), rows, strict=True))
     found = view_columns(counted) | byte_columns(counted)
     return {signal.name: found[signal.name] for signal in TEXT_SIGNALS}
 
@@ -141,17 +141,19 @@ def _scratch(longest: int) -> Scratch:
 
 
 def warm_up() -> None:
-    """Compile the kernels, or load them from the cache on disk."""
-    measure_texts(pa.array([""], pa.large_string()))
+    """Compile the loop over words and lines, or load it from the cache on disk."""
+    data, offsets = text_buffers(pa.array([""], pa.large_string()))
+    _, view, grams, _ = _scratch(0)
+    _loop(data, offsets, packed_tables(), view, grams, np.empty((1, len(_NAMES[0]))))
 
 
-def warm_up_parts() -> None:
-    """Compile those kernels by themselves that are: whoever compiles all of them takes these from disk."""
-    text = text_buffers(pa.array([""], pa.large_string()))[0]
-    out = np.empty(max(map(len, (PERIOD_COUNTS, BLOB_COUNTS, MOJIBAKE_COUNTS))), np.float64)
-    scan_periods(text, 0, make_period_scratch(1), out)
-    scan_blobs(text, _UNLISTED, out)
-    scan_mojibake(text, True, _UNLISTED, out)
+def warm_up_scans() -> None:
+    """Compile the kernels that look at bytes alone, or load them from the cache on disk."""
+    data, offsets = text_buffers(pa.array([""], pa.large_string()))
+    no_chars = np.zeros(1, np.int64)
+    scan_periods(data, offsets, no_chars, make_period_scratch(1), np.empty((1, len(PERIOD_COUNTS))))
+    scan_blobs(data, offsets, _UNLISTED, np.empty((1, len(BLOB_COUNTS))))
+    scan_mojibake(data, offsets, no_chars, _UNLISTED, np.empty((1, len(MOJIBAKE_COUNTS))))
 
 
 def mark_compiled(part: str) -> None:

@@ -152,18 +152,30 @@ def _quote_end(data: Any, at: int) -> int:
 
 
 @Kernel
-def scan_mojibake(data: Any, ascii_only: bool, listed: Any, out: Any) -> int:
-    """Measure one document, given as UTF-8, into ``out`` in the order of ``MOJIBAKE_COUNTS``.
+def scan_mojibake(data: Any, offsets: Any, chars: Any, listed: Any, out: Any) -> int:
+    """Measure documents, given as UTF-8, each into a row of ``out`` in the order of ``MOJIBAKE_COUNTS``.
 
     Args:
         data: The bytes.
-        ascii_only: Whether all bytes are below 0x80: then there is nothing to look at.
-        listed: Rows of (1, start, end) for the stretches found; those beyond its length are measured, not listed.
-        out: Where the number goes.
+        offsets: Where the documents start and stop in them, shape [documents + 1].
+        chars: Their code points; where they are as many as the bytes there is nothing to look at.
+        listed: Rows of (1, start, end) for the stretches of the last document; those beyond its length are measured,
+            not listed.
+        out: Where the numbers go, shape [documents, counts].
 
     Returns:
         Rows written to ``listed``.
     """
+    found = np.int64(0)
+    for d in range(len(offsets) - 1):
+        start, stop = offsets[d], offsets[d + 1]
+        found = _scan(data[start:stop], chars[d] == stop - start, listed, out[d])
+    return int(found)
+
+
+@inner
+def _scan(data: Any, ascii_only: Any, listed: Any, out: Any) -> Any:
+    """Do what :func:`scan_mojibake` does for one document."""
     n = len(data)
     broken, found, at = np.int64(0), np.int64(0), np.int64(0)
     while at + 3 < n and not ascii_only:
@@ -192,4 +204,4 @@ def scan_mojibake(data: Any, ascii_only: bool, listed: Any, out: Any) -> int:
             found += 1
         at = stop
     out[0] = broken
-    return int(found)
+    return found

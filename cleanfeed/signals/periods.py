@@ -155,12 +155,28 @@ def _run_around(data: Any, at: int, period: int) -> tuple[int, int]:
 
 
 @Kernel
-def scan_periods(data: Any, n_chars: int, scratch: Any, out: Any) -> int:
-    """Measure one document, given as UTF-8, into ``out`` in the order of ``PERIOD_COUNTS``.
+def scan_periods(data: Any, offsets: Any, chars: Any, scratch: Any, out: Any) -> int:
+    """Measure documents, given as UTF-8, each into a row of ``out`` in the order of ``PERIOD_COUNTS``.
+
+    Args:
+        data: The bytes.
+        offsets: Where the documents start and stop in them, shape [documents + 1].
+        chars: Their code points.
+        scratch: Of :func:`make_period_scratch`, for the longest.
+        out: Where the numbers go, shape [documents, counts].
 
     Returns:
-        How many separate stretches of periodic text there are; :func:`period_runs` reads them from ``scratch``.
+        How many separate stretches of periodic text the last one has; :func:`period_runs` reads them from ``scratch``.
     """
+    found = np.int64(0)
+    for d in range(len(offsets) - 1):
+        found = _scan(data[offsets[d] : offsets[d + 1]], chars[d], scratch, out[d])
+    return int(found)
+
+
+@inner
+def _scan(data: Any, n_chars: Any, scratch: Any, out: Any) -> Any:
+    """Do what :func:`scan_periods` does for one document."""
     n = len(data)
     # positions count on from document to document, so that the table need not be cleared for each
     base = np.int64(scratch[_SEEN_AT - 1])
@@ -247,7 +263,7 @@ def scan_periods(data: Any, n_chars: int, scratch: Any, out: Any) -> int:
     out[3] = _chars(data, best_start, best_end)
     out[4] = repeats
     out[5] = _chars(data, best_start, best_start + best_period)
-    return int((list_end - _RUNS_AT) // 2)
+    return (list_end - _RUNS_AT) // 2
 
 
 def period_runs(scratch: npt.NDArray[np.int32], found: int) -> list[tuple[int, int]]:

@@ -70,6 +70,16 @@ class _Document:
         """UTF-8."""
         return np.frombuffer(self.text.encode(), np.uint8)
 
+    @property
+    def whole(self) -> npt.NDArray[np.int64]:
+        """Where it starts and stops in ``data``."""
+        return np.array([0, len(self.data)])
+
+    @property
+    def chars(self) -> npt.NDArray[np.int64]:
+        """How many code points it has."""
+        return np.array([len(self.text)])
+
     @cached_property
     def points(self) -> npt.NDArray[np.uint32]:
         """Code points."""
@@ -161,13 +171,13 @@ def _of_bits(bits: int, least: int, document: _Document) -> Spans:
 def _periodic(document: _Document) -> Spans:
     data = document.data
     scratch = periods.make_period_scratch(len(data))
-    found = periods.scan_periods(data, len(document.text), scratch, np.empty(6))
+    found = periods.scan_periods(data, document.whole, document.chars, scratch, np.empty((1, 6)))
     return document.from_bytes(periods.period_runs(scratch, found))
 
 
 def _blobs(kinds: frozenset[int], document: _Document) -> Spans:
     listed = np.zeros((_LISTED, 3), np.int64)
-    found = blobs.scan_blobs(document.data, listed, np.empty(7))
+    found = blobs.scan_blobs(document.data, document.whole, listed, np.empty((1, 7)))
     return document.from_bytes(
         (int(start), int(stop)) for kind, start, stop in listed[:found] if not kinds or int(kind) in kinds
     )
@@ -175,8 +185,7 @@ def _blobs(kinds: frozenset[int], document: _Document) -> Spans:
 
 def _mojibake(document: _Document) -> Spans:
     listed = np.zeros((_LISTED, 3), np.int64)
-    ascii_only = len(document.data) == len(document.text)
-    found = mojibake.scan_mojibake(document.data, ascii_only, listed, np.empty(1))
+    found = mojibake.scan_mojibake(document.data, document.whole, document.chars, listed, np.empty((1, 1)))
     return document.from_bytes((int(start), int(stop)) for _, start, stop in listed[:found])
 
 

@@ -7,9 +7,6 @@ A *word* is a run of characters without white space, as ``str.split`` gives it, 
 begins a word of its own, which its following punctuation joins. Two words are equal when their bytes are. A *line*
 ends at a line feed; its content runs from its first word to its last, so blanks and a carriage return around it do
 not count, and two lines are equal when their words are and stand apart or joined in the same way.
-
-The loop over documents of :mod:`cleanfeed.signals.measure` is kept on disk with this code in it, under a key that
-changes with any file of this package: see :mod:`cleanfeed.kernel`.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ PROSE = "The cat had taken the warm chair by the stove, and nobody spoke of the 
 
 def measured(text):
     data = np.frombuffer(text.encode(), np.uint8)
-    listed, out = np.zeros((2000, 3), np.int64), np.empty(len(BLOB_COUNTS))
-    found = scan_blobs(data, listed, out)
-    return out.astype(int).tolist(), [tuple(row) for row in listed[:found].tolist()]
+    listed, out = np.zeros((2000, 3), np.int64), np.empty((1, len(BLOB_COUNTS)))
+    found = scan_blobs(data, np.array([0, len(data)]), listed, out)
+    return out[0].astype(int).tolist(), [tuple(row) for row in listed[:found].tolist()]
 
 
 def dump(form, rows=80):
@@ -153,9 +153,9 @@ def test_a_list_of_ids_is_counted_line_by_line():
 
 def test_blobs_beyond_the_list_are_still_counted():
     data = np.frombuffer(("\n\n".join([PLAIN[:100]] * 5)).encode(), np.uint8)
-    out, listed = np.empty(7), np.zeros((2, 3), np.int64)
-    assert scan_blobs(data, listed, out) == 2
-    assert out[BASE64] == 500
+    out, listed = np.empty((1, 7)), np.zeros((2, 3), np.int64)
+    assert scan_blobs(data, np.array([0, len(data)]), listed, out) == 2
+    assert out[0, BASE64] == 500
 
 
 PIECES = st.sampled_from(

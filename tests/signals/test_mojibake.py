@@ -28,9 +28,9 @@ HEALTHY = {
 
 def measured(text):
     data = np.frombuffer(text.encode(), np.uint8)
-    listed, out = np.zeros((5000, 3), np.int64), np.empty(len(MOJIBAKE_COUNTS))
-    found = scan_mojibake(data, text.isascii(), listed, out)
-    return int(out[0]), [data[start:stop].tobytes().decode() for _, start, stop in listed[:found]]
+    listed, out = np.zeros((5000, 3), np.int64), np.empty((1, len(MOJIBAKE_COUNTS)))
+    found = scan_mojibake(data, np.array([0, len(data)]), np.array([len(text)]), listed, out)
+    return int(out[0, 0]), [data[start:stop].tobytes().decode() for _, start, stop in listed[:found]]
 
 
 @pytest.mark.parametrize("language", HEALTHY)

@@ -21,9 +21,9 @@ PROSE = (
 def measured(text, scratch=None):
     data = np.frombuffer(text.encode(), np.uint8)
     scratch = make_period_scratch(len(data)) if scratch is None else scratch
-    out = np.empty(len(PERIOD_COUNTS))
-    found = scan_periods(data, len(text), scratch, out)
-    return dict(zip(PERIOD_COUNTS, out.tolist(), strict=True)), period_runs(scratch, found)
+    out = np.empty((1, len(PERIOD_COUNTS)))
+    found = scan_periods(data, np.array([0, len(data)]), np.array([len(text)]), scratch, out)
+    return dict(zip(PERIOD_COUNTS, out[0].tolist(), strict=True)), period_runs(scratch, found)
 
 
 def slow_parse(text):
