@@ -255,7 +255,8 @@ def _signals_table(batch: Judged) -> pa.Table:
             columns[signal.name] = pa.nulls(batch.spool.num_rows, kind)
         else:
             # from_pandas: NaN is how a column without nulls says null.
-            columns[signal.name] = pa.array(values, from_pandas=True).cast(kind)
+            found = pa.array(values, from_pandas=True)
+            columns[signal.name] = found.cast(kind) if signal.type == "int" else found
     return pa.table(columns, schema=SIGNALS_SCHEMA)
 
 

@@ -78,6 +78,14 @@ def read_blocks(
     while stop is None or offset < stop:
         near = block_bytes if stop is None else min(block_bytes, stop - offset + NEAR_BYTES)
         try:
+            if stop is None or offset + block_bytes < stop:
+                # Nearly every block: what was read goes into it as it is, and is copied once.
+                chunk = read(block_bytes - len(data))
+                if len(data) + len(chunk) == block_bytes and (end := chunk.rfind(b"\n") + 1):
+                    yield Block(b"".join((data, memoryview(chunk)[:end])), offset)
+                    offset, data = offset + len(data) + end, chunk[end:]
+                    continue
+                data += chunk
             # No further than to the end of the last line that is wanted: the stream may break behind it.
             while len(data) < block_bytes and (stop is None or data.find(b"\n", stop - 1 - offset) < 0):
                 chunk = read((near if len(data) < near else block_bytes) - len(data))
