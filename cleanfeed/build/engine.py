@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
@@ -30,6 +31,9 @@ ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OMP_
 ONE_ALLOCATOR = {POOL: "system"}
 """Arrow's own allocator gives back to the system what it frees and has it cleared again, for each batch anew: a
 twentieth of the time of a build. Ours keeps it (:mod:`cleanfeed.documents.allocator`)."""
+
+SAFE_PATH = "PYTHONSAFEPATH"
+"""Keeps Python from looking for modules in the current folder."""
 
 STARTS, PAUSE = 20, 0.1
 """Times to try to start a worker, and seconds between two."""
@@ -77,8 +81,25 @@ def start_server() -> None:
     """
     set_up_libraries()
     multiprocessing.set_forkserver_preload(["cleanfeed.build.preload"])
-    with children_deaf_to_ctrl_c():
+    with _imports_as_here(), children_deaf_to_ctrl_c():
         forkserver.ensure_running()
+
+
+@contextmanager
+def _imports_as_here() -> Iterator[None]:
+    """Start processes that look for modules in the current folder only if this one does.
+
+    Python looks there first in what it starts itself, and a ``yaml.py`` that happens to lie there would be loaded.
+    Before Python 3.11 that cannot be kept from it.
+    """
+    if {"", str(Path.cwd())}.intersection(sys.path) or SAFE_PATH in os.environ:
+        yield
+        return
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[SAFE_PATH]
 
 
 @contextmanager

@@ -215,3 +215,21 @@ def test_a_command_loads_no_compiler_beside_that_of_its_workers(tmp_path: Path):
     command = [sys.executable, "-c", COMMAND, str(source), "--out", str(tmp_path / "out"), "--workers", "2"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.splitlines()[-1:]) == (0, ["[]"])
+
+
+@pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="Python cannot be kept from the current folder before 3.11"
+)
+def test_a_module_that_lies_in_the_current_folder_is_not_loaded(tmp_path: Path):
+    program, here = tmp_path / "program", tmp_path / "here"
+    program.mkdir()
+    here.mkdir()
+    (program / "run.py").write_text(COMMAND, encoding="utf-8")
+    for name in ("yaml", "signal", "cleanfeed"):
+        (here / f"{name}.py").write_text("open('loaded', 'a').write(__name__)\n", encoding="utf-8")
+    source = write_jsonl(here / "a.jsonl", [{"id": n, "text": prose(n)} for n in range(9)])
+    command = [sys.executable, str(program / "run.py"), source.name, "--out", "out", "--workers", "2"]
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (here / "out" / "manifest.json").exists()
+    assert not (here / "loaded").exists()
