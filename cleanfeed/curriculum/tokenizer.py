@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+from struct import pack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -141,7 +142,11 @@ class TextEncoder:
 
     def _ids(self, pieces: Sequence[str]) -> list[IntArray]:
         encodings = self.tokenizer.encode_batch_fast(pieces, add_special_tokens=False)
-        return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
+        # A third of the time of making arrays of lists.
+        return [
+            np.frombuffer(pack(f"{len(ids)}i", *ids), dtype=np.int32)
+            for ids in (encoding.ids for encoding in encodings)
+        ]
 
     def _one_by_one(
         self,
@@ -206,10 +211,14 @@ class TextEncoder:
         return text
 
     @cached_property
+    def _token_bytes(self) -> list[tuple[int, bytes]]:
+        return list(token_bytes(self.tokenizer))
+
+    @cached_property
     def token_starts(self) -> npt.NDArray[np.uint8]:
         """For each id: does it start inside a character, inside a word, a word, or a line (shape [vocab])."""
         starts = np.full(self.vocab_size, INSIDE_WORD, dtype=np.uint8)
-        for token, data in token_bytes(self.tokenizer):
+        for token, data in self._token_bytes:
             if data and 0x80 <= data[0] < 0xC0:
                 starts[token] = INSIDE_CHARACTER
             elif data[:1] in (b"\n", b"\r"):
@@ -222,7 +231,7 @@ class TextEncoder:
     def token_chars(self) -> npt.NDArray[np.int32]:
         """For each id: how many code points begin in it (shape [vocab])."""
         chars = np.zeros(self.vocab_size, dtype=np.int32)
-        for token, data in token_bytes(self.tokenizer):
+        for token, data in self._token_bytes:
             chars[token] = sum(1 for byte in data if not 0x80 <= byte < 0xC0)
         return chars
 
