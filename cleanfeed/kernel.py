@@ -155,7 +155,7 @@ class Kernel(Deferred):
 def _laid_out(arguments: tuple[Any, ...], numbers: list[int]) -> Iterator[str]:
     """Yield the kinds of arguments and add what they consist of to ``numbers``."""
     for value in arguments:
-        if isinstance(value, np.ndarray):
+        if isinstance(value, np.ndarray) and value.ndim:
             if not value.flags.c_contiguous:
                 raise TypeError("an array that is not contiguous")
             numbers += (address_of(value), *value.shape)

@@ -30,6 +30,9 @@ NUMBER, OPEN, CLOSE = "number", "(", ")"
 DONE = (0, -2)
 """What compiled code returns when it raised nothing: numba's codes for a value and for None."""
 
+KEPT_VERSIONS = 4
+"""Of how many versions of cleanfeed the code is kept: some may be in use side by side."""
+
 _DIGEST_BYTES = 16
 
 _engines: list[Any] = []
@@ -84,9 +87,11 @@ class CodeFile:
                 aside.replace(self.path)
             finally:
                 aside.unlink(missing_ok=True)
-            for old in self.path.parent.glob(f"{self._family}*.kernel"):
-                if old != self.path:
-                    old.unlink(missing_ok=True)
+            others = sorted(
+                self.path.parent.glob(f"{self._family}*.kernel"), key=lambda file: file.stat().st_mtime
+            )
+            for old in others[:-KEPT_VERSIONS]:
+                old.unlink(missing_ok=True)
 
 
 def compiled(function: Any, kinds: str, *, returns: bool) -> tuple[str, bytes]:
@@ -101,7 +106,7 @@ def compiled(function: Any, kinds: str, *, returns: bool) -> tuple[str, bytes]:
 
     source, names = _caller(kinds, returns=returns)
     names["kernel"] = function
-    exec(source, names)
+    exec(source, names)  # made of kinds of arguments
     caller = njit(nogil=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)(names["call"])
     signature = types.void(types.CPointer(types.int64))
     caller.compile(signature)

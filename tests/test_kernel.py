@@ -113,6 +113,7 @@ def test_a_kernel_takes_numbers_arrays_and_tuples_of_them_and_changes_arrays_in_
         (1.5, "float"),
         ([1], "list"),
         (None, "NoneType"),
+        (np.array(1), "ndarray"),
     ],
 )
 def test_what_compiled_code_could_not_read_is_refused(value: Any, words: str):
@@ -183,10 +184,12 @@ def test_code_of_an_earlier_version_is_not_used_and_makes_room(
 ):
     assert Kernel(_plus_one)(ONE) == 2
     before = set(folder.iterdir())
-    monkeypatch.setattr(kernel, "fingerprint", lambda *parts: 1)
-    assert Kernel(_plus_one)(ONE) == 2
-    assert len(compilations) == 2
-    assert len(list(folder.iterdir())) == 1
+    for version in range(kernel_code.KEPT_VERSIONS):
+        assert before <= set(folder.iterdir())
+        monkeypatch.setattr(kernel, "fingerprint", lambda *parts, version=version: version)
+        assert Kernel(_plus_one)(ONE) == 2
+        assert len(compilations) == version + 2
+    assert len(list(folder.iterdir())) == kernel_code.KEPT_VERSIONS
     assert before.isdisjoint(folder.iterdir())
 
 
