@@ -70,7 +70,6 @@ def place(
 def _choose(context: Context, spec: FileSpec, tiers: Tiers, segments: Sequence[Segment]) -> list[_Chosen]:
     """Return the file's samples by segment: those of its stage and its run of shuffle keys."""
     indexes: list[pa.Table] = []
-    rows: list[Int64] = []
     keys: list[npt.NDArray[np.uint64]] = []
     for segment in segments:
         index = read_index(samples_path(context, segment.index))
@@ -84,9 +83,10 @@ def _choose(context: Context, spec: FileSpec, tiers: Tiers, segments: Sequence[S
         if spec.last_bucket == 1 << BUCKET_BITS:
             high = index.num_rows
         index = index.slice(low, high - low)
+        # Copied: of the whole of all indexes, which are mapped, nothing must stay in memory.
+        index = index.filter(pa.array(stage_rows(index, spec.stage, tiers)))
         indexes.append(index)
-        rows.append(np.flatnonzero(stage_rows(index, spec.stage, tiers)))
-        keys.append(column(index, "key")[rows[-1]].astype(np.uint64))
+        keys.append(column(index, "key").astype(np.uint64))
     owner = np.repeat(np.arange(len(segments)), [len(part) for part in keys])
     within = np.concatenate([np.arange(len(part)) for part in keys])
     # Rising key; equal keys by segment and place in it, which is the order of the inputs.
@@ -94,8 +94,9 @@ def _choose(context: Context, spec: FileSpec, tiers: Tiers, segments: Sequence[S
     chosen: list[_Chosen] = []
     for number in np.unique(owner[order]).tolist():
         places = np.flatnonzero(owner[order] == number)
-        taken = pa.array(rows[number][within[order[places]]])
-        chosen.append(_Chosen(segments[number], indexes[number].take(taken), places))
+        chosen.append(
+            _Chosen(segments[number], indexes[number].take(pa.array(within[order][places])), places)
+        )
     return chosen
 
 
