@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from cleanfeed.build.spool import Spool, mapped
 from cleanfeed.build.tasks import Context, Segment
 from cleanfeed.curriculum.gather import offsets_of, scatter
 from cleanfeed.curriculum.order import BUCKET_BITS
-from cleanfeed.curriculum.paths import AnyPath
+from cleanfeed.curriculum.paths import AnyPath, fetched
 from cleanfeed.curriculum.stages import Tiers
 from cleanfeed.curriculum.writer import PartWriter, curriculum_schema
 from cleanfeed.errors import CleanfeedError, one_line
@@ -32,9 +33,9 @@ Int64 = npt.NDArray[np.int64]
 MOST_IDS = 2**31 - 1
 """Ids that are put together: the places in a column of lists have 32 bits."""
 
-TOGETHER = 8 * 2**20
-"""Bytes of row groups that are put together: still in the cache of the processor when they are compressed, and enough
-not to go through all segments for each."""
+TOGETHER, OF_SEGMENT = 8 * 2**20, 64 * 2**10
+"""Bytes of row groups that are put together, in all and for each segment: still in the cache of the processor when they
+are compressed, and enough not to go through all segments for a few bytes of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,8 @@ def _row_groups(
     columns["n_tokens"] = lengths
     short = [field for field in schema if field.name in columns]
     table = pa.table({field.name: columns[field.name] for field in short}, schema=pa.schema(short))
-    most = TOGETHER * spec.rows // max(1, int(values.lengths.sum()) * values.size)
+    together = max(TOGETHER, OF_SEGMENT * len(chosen))
+    most = together * spec.rows // max(1, int(values.lengths.sum()) * values.size)
     step = spec.row_group_rows * max(1, most // spec.row_group_rows)
     for first in range(0, spec.rows, step):
         rows = table.slice(first, step)
@@ -166,15 +168,21 @@ class _Values:
     """
 
     def __init__(self, context: Context, chosen: Sequence[_Chosen], index: pa.Table) -> None:
-        self.context = context
         self.encoder = context.encoder()
         self.keep_text = context.keep_text and self.encoder is not None
         self.lengths = column(index, "length").astype(np.int64)
         self.size = 1 if self.encoder is None else np.dtype(np.int32).itemsize
         self.parts = [
-            (part, column(part.rows, "byte"), column(part.rows, "length") * self.size) for part in chosen
+            (
+                fetched(_spool_path(context, part)),
+                part.places,
+                column(part.rows, "byte"),
+                column(part.rows, "length") * self.size,
+            )
+            for part in chosen
         ]
-        """Of each segment what was chosen, and where in its spool the values begin and how many bytes they take."""
+        """Of each segment its spool, which rows of the file are from there, where in the spool their values begin and
+        how many bytes they take."""
         self.texts: list[str] = [""] * len(self.lengths)
         self._memory = np.empty(0, dtype=np.uint8)
 
@@ -199,11 +207,11 @@ class _Values:
         offsets = offsets_of(self.lengths[first:last])
         if len(self._memory) < offsets[-1] * self.size:
             self._memory = np.empty(int(offsets[-1]) * self.size, dtype=np.uint8)
-        for part, starts, sizes in self.parts:
-            low, high = np.searchsorted(part.places, [first, last])
+        for spool, rows, starts, sizes in self.parts:
+            low, high = np.searchsorted(rows, [first, last])
             if low < high:
-                places = offsets[part.places[low:high] - first] * self.size
-                self._copy(_spool_path(self.context, part), starts[low:high], sizes[low:high], places)
+                places = offsets[rows[low:high] - first] * self.size
+                self._copy(spool, starts[low:high], sizes[low:high], places)
         data = pa.py_buffer(self._memory)
         if self.encoder is None:
             return {"text": pa.LargeStringArray.from_buffers(last - first, pa.py_buffer(offsets), data)}
@@ -223,7 +231,7 @@ class _Values:
             return {"input_ids": ids}
         return {"input_ids": ids, "text": pa.array(self.texts[first:last], pa.large_string())}
 
-    def _copy(self, path: AnyPath, starts: Int64, sizes: Int64, places: Int64) -> None:
+    def _copy(self, path: Path, starts: Int64, sizes: Int64, places: Int64) -> None:
         """Copy ranges of a spool, which is mapped no longer than that: what was read counts as memory while it is."""
         spool = mapped(path)
         if starts.min() < 0 or (starts + sizes).max() > len(spool):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -68,11 +69,14 @@ class Spool:
         return address_of(values) - self.address
 
 
-def mapped(path: AnyPath) -> npt.NDArray[np.uint8]:
+def mapped(path: Path) -> npt.NDArray[np.uint8]:
     """Map the bytes of a file, which has some; its pages are read when they are touched."""
     # Arrow would ask for all pages at once, of a file of which a part is wanted.
-    with Path(fetched(path)).open("rb") as source:
-        return np.frombuffer(mmap(source.fileno(), 0, access=ACCESS_READ), dtype=np.uint8)
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        return np.frombuffer(mmap(handle, 0, access=ACCESS_READ), dtype=np.uint8)
+    finally:
+        os.close(handle)
 
 
 @contextmanager
