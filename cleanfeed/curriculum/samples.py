@@ -111,6 +111,16 @@ def _steps(units: Any, limit: Any) -> Any:  # pragma: no cover - compiled
     return least, even - least
 
 
+@inner
+def _note(
+    rows: Any, count: Any, document: Any, part: Any, start: Any, stop: Any, chars: Any
+) -> Any:  # pragma: no cover - compiled
+    """Write a sample into its row; return how many there are."""
+    row = rows[count]
+    row[0], row[1], row[2], row[3], row[4] = document, part, start, stop - start, chars
+    return count + 1
+
+
 @Kernel
 def _cut_text(
     data: Any, starts: Any, stops: Any, chars: Any, limit: Any, rows: Any
@@ -129,12 +139,9 @@ def _cut_text(
                 first = after_code_points(data, start, stop, least)
                 cut = last_cut(data, first, after_code_points(data, first, stop, more))
                 size = least + code_points(data, first, cut)
-            rows[count, 0], rows[count, 1], rows[count, 2] = document, part, start
-            rows[count, 3], rows[count, 4] = cut - start, size
-            count, part, start, left = count + 1, part + 1, cut, left - size
-        rows[count, 0], rows[count, 1], rows[count, 2] = document, part, start
-        rows[count, 3], rows[count, 4] = stop - start, left
-        count += 1
+            count = _note(rows, count, document, part, start, cut, size)
+            part, start, left = part + 1, cut, left - size
+        count = _note(rows, count, document, part, start, stop, left)
     return count
 
 
@@ -154,12 +161,9 @@ def _cut_ids(
                 size += token_chars[ids[place]]
             # The last part takes what is left, so that the parts of a document always add up to it.
             size = min(size, left)
-            rows[count, 0], rows[count, 1], rows[count, 2] = document, part, start
-            rows[count, 3], rows[count, 4] = cut - start, size
-            count, part, start, left = count + 1, part + 1, cut, left - size
-        rows[count, 0], rows[count, 1], rows[count, 2] = document, part, start
-        rows[count, 3], rows[count, 4] = stop - start, left
-        count += 1
+            count = _note(rows, count, document, part, start, cut, size)
+            part, start, left = part + 1, cut, left - size
+        count = _note(rows, count, document, part, start, stop, left)
     return count
 
 
