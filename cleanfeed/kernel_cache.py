@@ -15,7 +15,6 @@ import sys
 import tempfile
 from contextlib import suppress
 from functools import lru_cache
-from importlib.metadata import version
 from pathlib import Path
 
 VARIABLE = "NUMBA_CACHE_DIR"
@@ -58,6 +57,8 @@ def processor() -> str:
 @lru_cache(maxsize=1)
 def toolchain() -> str:
     """Return what differs between interpreters, compilers and processors that cannot run each other's code."""
+    from importlib.metadata import version  # here: it takes 5 ms, and who calls no kernel does not need it
+
     return f"{sys.implementation.cache_tag}-numba{version('numba')}-{processor()}"
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+import cleanfeed
 from cleanfeed.kernel import Kernel
 from cleanfeed.kernel_cache import cache_folder, toolchain
 from cleanfeed.kernel_code import fingerprint
@@ -176,5 +177,5 @@ def compiled(part: str = "text") -> bool:
 def _marker(part: str) -> Path:
     """Return the file that says so; it lies with the cache, so that they go together."""
     parts = (part, fingerprint("signals"), toolchain())
-    folder = cache_folder(Path(__file__).parent)
+    folder = cache_folder(Path(cleanfeed.__file__).parent)
     return folder / ("cleanfeed-" + "-".join(str(part) for part in parts) + ".compiled")
