@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -207,7 +208,7 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=2000)
     arguments = parser.parse_args()
     given = {key: yaml.safe_load(value) for key, value in (item.split("=", 1) for item in arguments.set)}
-    settings = DuplicateSettings(method="near", **given)
+    settings = msgspec.convert({"method": "near", **given}, DuplicateSettings)
     start = time.perf_counter()
     texts = [text for text in healthy(arguments.paths) if len(spans(text)) >= LEAST_WORDS]
     every = [grams(text, settings.ngram) for text in texts]
@@ -216,7 +217,11 @@ def main() -> None:
     related = {number for pair in alike_by_count(every, settings.min_similarity / 4) for number in pair}
     alone = [number for number in range(len(texts)) if number not in related][: arguments.documents]
     found = planted([texts[i] for i in alone], [every[i] for i in alone], settings)
-    print(json.dumps({"settings": settings.model_dump(), "planted": list(found), "natural": own}, indent=1))
+    print(
+        json.dumps(
+            {"settings": msgspec.to_builtins(settings), "planted": list(found), "natural": own}, indent=1
+        )
+    )
     print(f"{time.perf_counter() - start:.0f} s")
 
 

@@ -15,9 +15,15 @@ import sys
 import tempfile
 from contextlib import suppress
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 
 VARIABLE = "NUMBA_CACHE_DIR"
+
+KEPT_VERSIONS = 4
+"""Of how many versions of cleanfeed files are kept: some may be in use side by side."""
+
+_DIGEST_BYTES = 16
 
 
 def ensure_cache(package: Path = Path(__file__).parent) -> str | None:
@@ -57,9 +63,58 @@ def processor() -> str:
 @lru_cache(maxsize=1)
 def toolchain() -> str:
     """Return what differs between interpreters, compilers and processors that cannot run each other's code."""
-    from importlib.metadata import version  # here: it takes 5 ms, and who calls no kernel does not need it
+    return f"{sys.implementation.cache_tag}-{_compiler()}-{processor()}"
 
-    return f"{sys.implementation.cache_tag}-numba{version('numba')}-{processor()}"
+
+def _compiler() -> str:
+    """Return what differs between versions of numba, without loading it."""
+    found = find_spec("numba")
+    if found is not None and found.origin is not None:
+        with suppress(OSError):
+            # Looking its version up among all that is installed takes 10 ms of each process.
+            told = Path(found.origin).with_name("_version.py").read_bytes()
+            return hashlib.blake2b(told, digest_size=8).hexdigest()
+    from importlib.metadata import version
+
+    return f"numba{version('numba')}"
+
+
+class KeptFile:
+    """Bytes that are kept on disk beside compiled code, so that they need not be made anew.
+
+    Args:
+        family: What they are; may stand in the name of a file.
+        version: What they are told from other versions of themselves by.
+    """
+
+    def __init__(self, family: str, version: int) -> None:
+        self._family = family
+        self.path = cache_folder(Path(__file__).parent) / f"{family}-{version:014x}.kernel"
+
+    def load(self) -> bytes | None:
+        """Return the bytes, or None where the file is not there or not whole."""
+        try:
+            held = self.path.read_bytes()
+        except OSError:
+            return None
+        digest, data = held[:_DIGEST_BYTES], held[_DIGEST_BYTES:]
+        return data if digest == hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest() else None
+
+    def save(self, data: bytes) -> None:
+        """Keep the bytes, where there is room and leave to; elsewhere they are made again each time."""
+        aside = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+        with suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                aside.write_bytes(hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest() + data)
+                aside.replace(self.path)
+            finally:
+                aside.unlink(missing_ok=True)
+            others = sorted(
+                self.path.parent.glob(f"{self._family}-*.kernel"), key=lambda file: file.stat().st_mtime
+            )
+            for old in others[:-KEPT_VERSIONS]:
+                old.unlink(missing_ok=True)
 
 
 def _own_folder() -> str:

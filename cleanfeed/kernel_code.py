@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import itertools
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from cleanfeed.kernel_cache import cache_folder, toolchain
+from cleanfeed.kernel_cache import KeptFile, toolchain
 
 Call = Callable[[int, int, int], int]
 """A compiled function: where it may put what it returns and what it raises, and where its numbers are."""
@@ -29,11 +28,6 @@ NUMBER, OPEN, CLOSE = "number", "(", ")"
 
 DONE = (0, -2)
 """What compiled code returns when it raised nothing: numba's codes for a value and for None."""
-
-KEPT_VERSIONS = 4
-"""Of how many versions of cleanfeed the code is kept: some may be in use side by side."""
-
-_DIGEST_BYTES = 16
 
 _engines: list[Any] = []
 """Those that hold what was loaded."""
@@ -61,37 +55,19 @@ class CodeFile:
 
     def __init__(self, name: str, kinds: str, version: int) -> None:
         arguments = hashlib.blake2b(kinds.encode(), digest_size=6).hexdigest()
-        self._family = f"{name}-{arguments}-{toolchain()}-"
-        self.path = cache_folder(Path(__file__).parent) / f"{self._family}{version:014x}.kernel"
+        self.file = KeptFile(f"{name}-{arguments}-{toolchain()}", version)
 
     def load(self) -> Call | None:
         """Return the function, or None where the file is not there or not whole."""
-        try:
-            held = self.path.read_bytes()
-        except OSError:
+        held = self.file.load()
+        if held is None:
             return None
-        digest, rest = held[:_DIGEST_BYTES], held[_DIGEST_BYTES:]
-        if digest != hashlib.blake2b(rest, digest_size=_DIGEST_BYTES).digest():
-            return None
-        symbol, _, code = rest.partition(b"\0")
+        symbol, _, code = held.partition(b"\0")
         return linked(symbol.decode(), code)
 
     def save(self, symbol: str, code: bytes) -> None:
-        """Keep code on disk, where there is room and leave to; elsewhere it is compiled again each time."""
-        rest = symbol.encode() + b"\0" + code
-        aside = self.path.with_name(f"{self.path.name}.{os.getpid()}")
-        with suppress(OSError):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                aside.write_bytes(hashlib.blake2b(rest, digest_size=_DIGEST_BYTES).digest() + rest)
-                aside.replace(self.path)
-            finally:
-                aside.unlink(missing_ok=True)
-            others = sorted(
-                self.path.parent.glob(f"{self._family}*.kernel"), key=lambda file: file.stat().st_mtime
-            )
-            for old in others[:-KEPT_VERSIONS]:
-                old.unlink(missing_ok=True)
+        """Keep code on disk."""
+        self.file.save(symbol.encode() + b"\0" + code)
 
 
 def compiled(function: Any, kinds: str, *, returns: bool) -> tuple[str, bytes]:

@@ -6,21 +6,25 @@ Reading files, presets and ``--set`` is in :mod:`cleanfeed.rules.pipeline`; this
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+import msgspec
+from msgspec import Meta
 
 MOST_IN_A_FILE = 2**28
 """Tokens or code points in one file of the curriculum."""
 
 
-class Frozen(BaseModel):
-    """Base of all settings: unknown keys and wrong types are refused, values cannot change."""
+Name = Annotated[str, Meta(pattern=r"\A[a-z0-9_]+\Z", description="small letters, digits and '_'")]
+Share = Annotated[float, Meta(gt=0, lt=1)]
+Length = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+class Frozen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of all settings: values cannot change; what is read is refused where a key or a type is wrong."""
 
 
-class DocumentSettings(Frozen):
+class DocumentSettings(Frozen, frozen=True):
     """How a record becomes a document."""
 
     text_field: str = "text"
@@ -29,34 +33,32 @@ class DocumentSettings(Frozen):
     """Field with the user's id; a missing id becomes ``<source>:<source_row>``."""
     keep_fields: tuple[str, ...] = ()
     """Other fields that travel to the curriculum as columns."""
-    max_record_bytes: int = Field(default=256 * 2**20, ge=1024, le=2**30)
+    max_record_bytes: Annotated[int, Meta(ge=1024, le=2**30)] = 256 * 2**20
     """A record larger than this (bytes, decompressed) is unreadable: ``record_too_large``."""
 
 
-class BudgetSettings(Frozen):
+class BudgetSettings(Frozen, frozen=True):
     """What one document may take; one that takes more is rejected with the reason ``too_costly``."""
 
-    seconds: float = Field(default=10.0, gt=0.0)
+    seconds: Annotated[float, Meta(gt=0)] = 10.0
     """CPU time to measure and tokenise it."""
-    memory: int = Field(default=2**30, ge=2**20)
+    memory: Annotated[int, Meta(ge=2**20)] = 2**30
     """Memory (bytes), estimated from the bytes of its text."""
 
 
-class Bound(Frozen):
+class Bound(Frozen, frozen=True):
     """A condition on one signal: true when the value lies beyond ``above`` or ``below``. Null is never beyond."""
 
     signal: str
     above: float | None = None
     below: float | None = None
 
-    @model_validator(mode="after")
-    def _one_side(self) -> Bound:
+    def __post_init__(self) -> None:
         if (self.above is None) == (self.below is None):
             raise ValueError("give exactly one of 'above' and 'below'")
-        return self
 
 
-class RuleSettings(Frozen):
+class RuleSettings(Frozen, frozen=True):
     """One rule: a bound on a signal and what follows when a document lies beyond it.
 
     A rejecting rule that names ``evidence`` or ``extreme`` rejects only if one of these bounds is crossed as well or
@@ -79,35 +81,26 @@ class RuleSettings(Frozen):
     source: str = ""
     """Paper or code the limit is taken from."""
 
-    @model_validator(mode="after")
-    def _one_side(self) -> RuleSettings:
+    def __post_init__(self) -> None:
         if (self.above is None) == (self.below is None):
             raise ValueError("give exactly one of 'above' and 'below'")
-        return self
 
 
-class DuplicateSettings(Frozen):
+class DuplicateSettings(Frozen, frozen=True):
     """Which documents count as copies of another, of which only the best is kept."""
 
     method: Literal["off", "exact", "near"] = "exact"
     """``exact``: of the same text. ``near``: also of nearly the same n-grams of words. ``off``: all are kept."""
-    ngram: int = Field(default=5, ge=1, le=64)
+    ngram: Annotated[int, Meta(ge=1, le=64)] = 5
     """Words in an n-gram; characters in scripts without spaces between words."""
-    bands: int = Field(default=32, ge=1, le=256)
+    bands: Annotated[int, Meta(ge=1, le=256)] = 32
     """Documents are compared when all rows of one of their bands are equal; more bands find more."""
-    rows: int = Field(default=4, ge=1, le=64)
+    rows: Annotated[int, Meta(ge=1, le=64)] = 4
     """Places of a signature in a band; more rows compare fewer documents that are unlike."""
-    min_similarity: float = Field(default=0.5, gt=0.0, le=1.0)
+    min_similarity: Annotated[float, Meta(gt=0, le=1)] = 0.5
     """Estimated share of common n-grams (Jaccard) from which on compared documents are near-duplicates."""
 
-    @field_validator("method", mode="before")
-    @classmethod
-    def _off(cls, value: object) -> object:
-        # YAML reads a bare off as false.
-        return "off" if value is False else value
-
-    @model_validator(mode="after")
-    def _reach(self) -> DuplicateSettings:
+    def __post_init__(self) -> None:
         if self.bands * self.rows > 4096:
             raise ValueError(f"bands * rows must be at most 4096, got {self.bands * self.rows}")
         if self.compared(self.min_similarity) < 0.5:
@@ -116,23 +109,22 @@ class DuplicateSettings(Frozen):
                 f"{self.bands} bands of {self.rows} rows compare only {percent:.2g} % of the documents as similar as "
                 f"min_similarity {self.min_similarity}: more bands, fewer rows or a higher min_similarity are needed"
             )
-        return self
 
     def compared(self, similarity: float) -> float:
         """Return the chance that two documents of this similarity are compared at all."""
         return float(1.0 - (1.0 - similarity**self.rows) ** self.bands)
 
 
-class Ramp(Frozen):
+class Ramp(Frozen, frozen=True):
     """One term of the quality score: 0 at ``bad``, 1 at ``good``, straight in between and clipped outside."""
 
     signal: str
     bad: float
     good: float
-    weight: float = Field(default=1.0, gt=0)
+    weight: Annotated[float, Meta(gt=0)] = 1.0
 
 
-class QualitySettings(Frozen):
+class QualitySettings(Frozen, frozen=True):
     """Where the quality of a document comes from: exactly one of the three, in [0, 1] except for ``column``."""
 
     score: tuple[Ramp, ...] = ()
@@ -141,55 +133,52 @@ class QualitySettings(Frozen):
     """A numeric field of the input, used as it is."""
     reference: str | None = None
     """A file of sample text the corpus is compared with: hashed n-gram log-likelihood ratio, as in DSIR."""
-    reference_buckets: int = Field(default=10_000, ge=16, le=2**20)
+    reference_buckets: Annotated[int, Meta(ge=16, le=2**20)] = 10_000
 
-    @model_validator(mode="after")
-    def _one_way(self) -> QualitySettings:
+    def __post_init__(self) -> None:
         if sum((bool(self.score), self.column is not None, self.reference is not None)) != 1:
             raise ValueError("give exactly one of 'score', 'column' and 'reference'")
-        return self
 
 
-class Band(Frozen):
+class Band(Frozen, frozen=True):
     """A range of sample lengths, up to and including ``max_tokens`` (``max_chars`` where there is no tokenizer)."""
 
-    name: str = Field(pattern=r"^[a-z0-9_]+$")
-    max_tokens: int = Field(ge=1, le=2**31 - 1)
-    max_chars: int = Field(ge=1, le=2**31 - 1)
+    name: Name
+    max_tokens: Length
+    max_chars: Length
 
 
-class Tier(Frozen):
+class Tier(Frozen, frozen=True):
     """A range of quality, best first.
 
     Either ``min_quality`` (an absolute score) or ``share`` (this part of the samples whose quality is known,
     by the corpus' own histogram; the others are in the last tier); the last tier takes the rest and has neither.
     """
 
-    name: str = Field(pattern=r"^[a-z0-9_]+$")
+    name: Name
     min_quality: float | None = None
-    share: float | None = Field(default=None, gt=0, lt=1)
+    share: Share | None = None
 
 
-class CurriculumSettings(Frozen):
+class CurriculumSettings(Frozen, frozen=True):
     """How kept documents become an ordered set of samples."""
 
-    bands: tuple[Band, ...] = Field(min_length=1)
+    bands: Annotated[tuple[Band, ...], Meta(min_length=1)]
     """Shortest first. The last band's limit is the longest sample: longer documents are split into parts."""
-    tiers: tuple[Tier, ...] = Field(min_length=1)
+    tiers: Annotated[tuple[Tier, ...], Meta(min_length=1)]
     """Best first."""
     end_of_text: str | None = None
     """Token that closes a document; by default the tokenizer's own."""
-    seed: int = Field(default=0, ge=0, lt=2**63)
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     """Seed of the shuffle inside a stage."""
-    row_group_tokens: int = Field(default=262_144, ge=1, le=2**28)
+    row_group_tokens: Annotated[int, Meta(ge=1, le=2**28)] = 262_144
     """Tokens in a full row group, at a stage's mean length: 2**18 int32 ids are 1 MiB."""
-    row_group_chars: int = Field(default=1_048_576, ge=1, le=2**30)
+    row_group_chars: Annotated[int, Meta(ge=1, le=2**30)] = 1_048_576
     """The same where there is no tokenizer, in characters."""
-    file_row_groups: int = Field(default=64, ge=1, le=2**15 - 1)
+    file_row_groups: Annotated[int, Meta(ge=1, le=2**15 - 1)] = 64
     """Row groups in one file; Parquet numbers them in 16 bits. Fewer where they hold more than 262,144 samples."""
 
-    @model_validator(mode="after")
-    def _ascending(self) -> CurriculumSettings:
+    def __post_init__(self) -> None:
         for unit in ("max_tokens", "max_chars"):
             limits = [getattr(band, unit) for band in self.bands]
             if limits != sorted(set(limits)):
@@ -216,13 +205,14 @@ class CurriculumSettings(Frozen):
             names = [item.name for item in getattr(self, part)]
             if len(set(names)) != len(names):
                 raise ValueError(f"{part} must have different names, got {names}")
-        return self
 
 
-class Pipeline(Frozen):
+class Pipeline(Frozen, frozen=True, kw_only=True):
     """A whole pipeline file."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
+    name: Annotated[
+        str, Meta(pattern=r"\A[A-Za-z0-9_.-]+\Z", description="letters, digits, '_', '.' and '-'")
+    ]
     description: str = ""
     documents: DocumentSettings = DocumentSettings()
     budget: BudgetSettings = BudgetSettings()
@@ -231,10 +221,8 @@ class Pipeline(Frozen):
     quality: QualitySettings
     curriculum: CurriculumSettings
 
-    @model_validator(mode="after")
-    def _rule_names(self) -> Pipeline:
+    def __post_init__(self) -> None:
         names = [rule.name for rule in self.rules]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"rules must have different names, got twice: {', '.join(twice)}")
-        return self

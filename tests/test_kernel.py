@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cleanfeed import kernel, kernel_code
+from cleanfeed import kernel, kernel_cache
 from cleanfeed.kernel import (
     Kernel,
     copy_bytes,
@@ -137,7 +137,7 @@ def test_an_error_in_compiled_code_is_one_in_python():
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the code of kernels goes, with nothing in it."""
-    monkeypatch.setattr(kernel_code, "cache_folder", lambda package: tmp_path)
+    monkeypatch.setattr(kernel_cache, "cache_folder", lambda package: tmp_path)
     return tmp_path
 
 
@@ -184,12 +184,12 @@ def test_code_of_an_earlier_version_is_not_used_and_makes_room(
 ):
     assert Kernel(_plus_one)(ONE) == 2
     before = set(folder.iterdir())
-    for version in range(kernel_code.KEPT_VERSIONS):
+    for version in range(kernel_cache.KEPT_VERSIONS):
         assert before <= set(folder.iterdir())
         monkeypatch.setattr(kernel, "fingerprint", lambda *parts, version=version: version)
         assert Kernel(_plus_one)(ONE) == 2
         assert len(compilations) == version + 2
-    assert len(list(folder.iterdir())) == kernel_code.KEPT_VERSIONS
+    assert len(list(folder.iterdir())) == kernel_cache.KEPT_VERSIONS
     assert before.isdisjoint(folder.iterdir())
 
 

@@ -165,10 +165,13 @@ def with_fields(
     pipeline: Pipeline, text_field: str | None, id_field: str | None, keep_fields: tuple[str, ...]
 ) -> Pipeline:
     """Return the pipeline with the field names given on the command line in place of its own."""
+    from msgspec.structs import replace
+
     documents = pipeline.documents
-    changed = {
-        "text_field": text_field or documents.text_field,
-        "id_field": id_field or documents.id_field,
-        "keep_fields": tuple(dict.fromkeys(documents.keep_fields + keep_fields)),
-    }
-    return pipeline.model_copy(update={"documents": documents.model_copy(update=changed)})
+    changed = replace(
+        documents,
+        text_field=text_field or documents.text_field,
+        id_field=id_field or documents.id_field,
+        keep_fields=tuple(dict.fromkeys(documents.keep_fields + keep_fields)),
+    )
+    return replace(pipeline, documents=changed)

@@ -84,8 +84,7 @@ def _explain(rule: RuleSettings, values: Values, signals: Mapping[str, Signal]) 
     evidence = tuple(_read(bound, values) for bound in rule.evidence)
     extreme = None
     if rule.extreme is not None:
-        sides: dict[str, float] = {limit.side: rule.extreme}
-        extreme = _read(Bound.model_validate({"signal": rule.signal, **sides}), values)
+        extreme = _read(Bound(signal=rule.signal, **{limit.side: rule.extreme}), values)
     outcome, words = _outcome(rule, limit, extreme, where, evidence, signals)
     return RuleReading(
         rule.name, rule.action, limit, extreme, where, evidence, outcome, words, rule.because, rule.source

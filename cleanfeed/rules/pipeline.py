@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pydantic import ValidationError
+import msgspec
 
 from cleanfeed.errors import MisuseError, one_line
 from cleanfeed.rules.check import check_quality, check_rules
 from cleanfeed.rules.names import did_you_mean
-from cleanfeed.rules.shape import explain_error, is_list, is_text, model_at
+from cleanfeed.rules.shape import explain_error, is_list, is_text, keys_of, model_at
 from cleanfeed.rules.yaml_source import KeyPath, Source, parse_file, parse_value
 from cleanfeed.settings import Pipeline
 from cleanfeed.signals.registry import by_name
@@ -51,7 +50,7 @@ def load_pipeline(name_or_path: str, overrides: Sequence[str] = ()) -> Pipeline:
 
 def resolved(pipeline: Pipeline) -> dict[str, Any]:
     """Return every setting of a pipeline, defaults too, as plain data for the manifest."""
-    plain: dict[str, Any] = pipeline.model_dump(mode="json")
+    plain: dict[str, Any] = msgspec.to_builtins(pipeline)
     return plain
 
 
@@ -66,9 +65,8 @@ def from_resolved(data: dict[str, Any], where: str) -> Pipeline:
 
 def _validate(source: Source) -> Pipeline:
     try:
-        # Through JSON: strict types, yet lists may stand where the settings hold tuples.
-        return Pipeline.model_validate_json(json.dumps(source.data))
-    except ValidationError as error:
+        return msgspec.convert(source.data, Pipeline)
+    except msgspec.ValidationError as error:
         raise explain_error(error, source) from error
 
 
@@ -96,7 +94,7 @@ def _read(name_or_path: str) -> Source:
         raise MisuseError(
             one_line("cannot read the pipeline file", name_or_path, reason, "a YAML file")
         ) from error
-    source = parse_file(text, name_or_path)
+    source = parse_file(text, name_or_path, ours=not is_path)
     source.data.setdefault("name", file.stem)
     return source
 
@@ -144,8 +142,8 @@ def _position(here: Any, path: KeyPath, step: str, key: str) -> Any:
     model = model_at(path)
     if not isinstance(here, dict) or model is None:
         _refuse(key, step, [], f"nothing below {_dots(path)}")
-    if step not in model.model_fields:
-        _refuse(key, step, list(model.model_fields), f"a key of {_dots(path)}")
+    if step not in keys_of(model):
+        _refuse(key, step, list(keys_of(model)), f"a key of {_dots(path)}")
     return step
 
 

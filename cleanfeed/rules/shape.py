@@ -1,4 +1,4 @@
-"""A Pydantic complaint about a pipeline goes in; place, what was found and what should stand there come out.
+"""What is wrong with a pipeline's data goes in; place, what was found and what should stand there come out.
 
 Also walks the shapes in :mod:`cleanfeed.settings`, so that ``--set`` knows which keys exist.
 """
@@ -6,126 +6,161 @@ Also walks the shapes in :mod:`cleanfeed.settings`, so that ``--set`` knows whic
 from __future__ import annotations
 
 import math
+import operator
+import re
 import types
-from collections.abc import Sequence
-from typing import Any, Union, get_args, get_origin
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from msgspec import NODEFAULT, Meta, ValidationError
+from msgspec.structs import fields
 
 from cleanfeed.errors import MisuseError, one_line
 from cleanfeed.rules.names import did_you_mean
-from cleanfeed.rules.yaml_source import Source, describe
-from cleanfeed.settings import Pipeline
+from cleanfeed.rules.yaml_source import KeyPath, Source, describe
+from cleanfeed.settings import Frozen, Pipeline
 
 _NUMBER = "a number"
 _WHOLE = "a whole number"
-_EXPECTED = {
-    "float_type": _NUMBER,
-    "float_parsing": _NUMBER,
-    "int_type": _WHOLE,
-    "int_parsing": _WHOLE,
-    "int_from_float": _WHOLE,
-    "string_type": "text",
-    "bool_type": "true or false",
-    "tuple_type": "a list",
-    "list_type": "a list",
-    "model_type": "a block of keys",
-    "model_attributes_type": "a block of keys",
-    "dict_type": "a block of keys",
+_KINDS: dict[Any, tuple[type | tuple[type, ...], str]] = {
+    float: ((int, float), _NUMBER),
+    int: (int, _WHOLE),
+    str: (str, "text"),
+    tuple: (list, "a list"),
+    Frozen: (dict, "a block of keys"),
 }
-_BOUNDS = {
-    "greater_than": ("more than", "gt"),
-    "greater_than_equal": ("at least", "ge"),
-    "less_than": ("less than", "lt"),
-    "less_than_equal": ("at most", "le"),
+"""For each declared type, what stands for it in data and how it is called."""
+
+_BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
+    "gt": (operator.gt, "more than"),
+    "ge": (operator.ge, "at least"),
+    "lt": (operator.lt, "less than"),
+    "le": (operator.le, "at most"),
 }
+_PLACE = re.compile(r"(?s)(.*?)(?: - at `\$([^`]*)`)?")
+_STEP = re.compile(r"\.([^.\[]+)|\[([0-9]+)\]")
 
 
-def value_type(annotation: Any) -> Any:
-    """Return what stands behind ``X | None`` and ``tuple[X, ...]``: ``X``; other types as they are."""
+def _bare(annotation: Any) -> Any:
+    """Return what stands behind ``Annotated[X, ...]`` and ``X | None``: ``X``; other types as they are."""
+    if get_origin(annotation) is Annotated:
+        return _bare(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
         inner = [part for part in get_args(annotation) if part is not type(None)]
-        return value_type(inner[0]) if len(inner) == 1 else annotation
-    if get_origin(annotation) is tuple:
-        return value_type(get_args(annotation)[0])
+        return _bare(inner[0]) if len(inner) == 1 else annotation
     return annotation
 
 
-def model_at(path: Sequence[str | int]) -> type[BaseModel] | None:
-    """Return the shape of the block at a path of the pipeline, None where there is no block of settings."""
-    model: type[BaseModel] = Pipeline
-    for key in path:
-        if isinstance(key, int):
-            continue
-        known = model.model_fields.get(key)
-        inner = value_type(known.annotation) if known is not None else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-            return None
-        model = inner
-    return model
+def _limits(annotation: Any) -> Meta:
+    """Return the limits of a declared type."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        return next((_limits(part) for part in get_args(annotation) if part is not type(None)), Meta())
+    return next((part for part in get_args(annotation) if isinstance(part, Meta)), Meta())
+
+
+def keys_of(model: type[Frozen]) -> dict[str, Any]:
+    """Return the keys of a block of settings and their declared types."""
+    return {field.name: field.type for field in fields(model)}
 
 
 def annotation_at(path: Sequence[str | int]) -> Any:
-    """Return the declared type of the field a path ends at, None where it ends elsewhere."""
-    model = model_at(path[:-1]) if path else None
-    known = model.model_fields.get(str(path[-1])) if model is not None and isinstance(path[-1], str) else None
-    return known.annotation if known is not None else None
+    """Return the declared type of the setting a path ends at, None where it ends elsewhere."""
+    here: Any = Pipeline
+    for key in path:
+        bare = _bare(here)
+        if isinstance(key, int):
+            here = get_args(bare)[0] if get_origin(bare) is tuple else None
+        else:
+            here = keys_of(bare).get(key) if _is_block(bare) else None
+    return here
+
+
+def model_at(path: Sequence[str | int]) -> type[Frozen] | None:
+    """Return the shape of the block at a path of the pipeline, None where there is no block of settings."""
+    bare = _bare(annotation_at(path))
+    return bare if _is_block(bare) else None
 
 
 def is_list(path: Sequence[str | int]) -> bool:
     """Return whether the setting at a path is a list."""
-    return get_origin(annotation_at(path)) is tuple
+    return get_origin(_bare(annotation_at(path))) is tuple
 
 
 def is_text(path: Sequence[str | int]) -> bool:
     """Return whether the setting at a path is one piece of text."""
-    annotation = annotation_at(path)
-    return not is_list(path) and value_type(annotation) is str
+    return _bare(annotation_at(path)) is str
+
+
+def _is_block(bare: Any) -> bool:
+    return isinstance(bare, type) and issubclass(bare, Frozen)
 
 
 def explain_error(error: ValidationError, source: Source) -> MisuseError:
-    """Turn the first complaint into one line; the number of further ones is said at the end."""
-    details = error.errors(include_url=False)
-    # The most specific place first: a wrong key inside a block also fails checks of the block around it.
-    first = max(details, key=lambda item: (item["type"] == "extra_forbidden", len(item["loc"]) > 0))
-    what, got, expected, todo = _words(first, source)
-    more = f"{len(details) - 1} more like this." if len(details) > 1 else ""
-    place = source.place(first["loc"])
-    return MisuseError(one_line(what, place, got, expected, f"{todo} {more}".strip()))
+    """Turn what is wrong first into one line."""
+    match = _PLACE.fullmatch(str(error))
+    assert match is not None
+    message, place = match.group(1), match.group(2) or ""
+    path: KeyPath = tuple(int(number) if number else key for key, number in _STEP.findall(place))
+    if isinstance(error.__cause__, ValueError):
+        what, got, expected, todo = _not_together(message, path)
+    elif (unknown := _between(message, "Object contains unknown field `", "`")) is not None:
+        path = (*path, unknown)
+        what, got, expected, todo = _unknown(path)
+    elif message.startswith("Object missing required field"):
+        what, got, expected, todo = _missing(path, source)
+    else:
+        what, got, expected, todo = _wrong(annotation_at(path), source.at(path), message)
+    return MisuseError(one_line(what, source.place(path), got, expected, todo))
 
 
-def _words(item: ErrorDetails, source: Source) -> tuple[str, str, str, str]:
-    kind, loc = item["type"], item["loc"]
-    if kind == "extra_forbidden":
-        model = model_at(loc[:-1])
-        keys = list(model.model_fields) if model is not None else []
-        hint = did_you_mean(str(loc[-1]), keys) or "Remove it or correct its name."
-        return "unknown key", f"'{loc[-1]}'", f"one of {', '.join(keys)}", hint
-    if kind == "missing":
-        return "key missing", "nothing", f"a value for '{loc[-1]}'", "Add it."
-    if kind == "value_error":
-        return _from_validator(item, loc)
-    context = item.get("ctx", {})
-    if kind in _BOUNDS:
-        words, key = _BOUNDS[kind]
-        return "value out of range", describe(item["input"]), f"{words} {context[key]}", ""
-    if kind == "literal_error":
-        return "wrong value", describe(item["input"]), str(context["expected"]).replace(" or ", ", "), ""
-    if kind == "string_pattern_mismatch":
-        return "wrong name", describe(item["input"]), f"text of the form {context['pattern']}", ""
-    if kind == "too_short":
-        return "too few items", describe(item["input"]), f"at least {context['min_length']}", ""
-    expected = _EXPECTED.get(kind, item["msg"][:1].lower() + item["msg"][1:])
-    return "wrong type", describe(item["input"]), expected, _number_hint(item["input"], expected)
+def _between(text: str, before: str, behind: str) -> str | None:
+    if text.startswith(before) and text.endswith(behind):
+        return text[len(before) : -len(behind)]
+    return None
 
 
-def _from_validator(item: ErrorDetails, loc: tuple[int | str, ...]) -> tuple[str, str, str, str]:
-    message = item["msg"].removeprefix("Value error, ")
+def _unknown(path: KeyPath) -> tuple[str, str, str, str]:
+    model = model_at(path[:-1])
+    keys = list(keys_of(model)) if model is not None else []
+    hint = did_you_mean(str(path[-1]), keys) or "Remove it or correct its name."
+    return "unknown key", f"'{path[-1]}'", f"one of {', '.join(keys)}", hint
+
+
+def _missing(path: KeyPath, source: Source) -> tuple[str, str, str, str]:
+    model, there = model_at(path), source.at(path)
+    assert model is not None
+    needed = [field.name for field in fields(model) if field.default is NODEFAULT]
+    missing = [f"'{name}'" for name in needed if name not in there]
+    if len(missing) == 1:
+        return "key missing", "nothing", f"a value for {missing[0]}", "Add it."
+    return "keys missing", "nothing", f"values for {', '.join(missing)}", "Add them."
+
+
+def _not_together(message: str, path: KeyPath) -> tuple[str, str, str, str]:
     todo = ""
-    if loc[:1] == ("quality",):
+    if path[:1] == ("quality",):
         todo = "To change the way, give the whole block, as in --set quality='{column: score}'."
     return f"settings do not fit together ({message})", "", "", todo
+
+
+def _wrong(annotation: Any, value: Any, message: str) -> tuple[str, str, str, str]:
+    """Return what is wrong with a value that is not of its declared type, or beyond its limits."""
+    bare, got = _bare(annotation), describe(value)
+    if get_origin(bare) is Literal:
+        return "wrong value", got, ", ".join(map(repr, get_args(bare))), ""
+    kinds, expected = _KINDS[Frozen if _is_block(bare) else get_origin(bare) or bare]
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        return "wrong type", got, expected, _number_hint(value, expected)
+    limits = _limits(annotation)
+    if limits.pattern is not None:
+        return "wrong name", got, str(limits.description), ""
+    if limits.min_length is not None:
+        return "too few items", got, f"at least {limits.min_length}", ""
+    for name, (holds, words) in _BOUNDS.items():
+        limit = getattr(limits, name)
+        if limit is not None and not holds(value, limit):
+            return "value out of range", got, f"{words} {limit}", ""
+    return "value out of range", got, f"{expected} ({message[:1].lower()}{message[1:]})", ""
 
 
 def _number_hint(value: object, expected: str) -> str:

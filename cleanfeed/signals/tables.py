@@ -7,12 +7,16 @@ count characters by class and fold the bits afterwards, so one table look-up a c
 
 from __future__ import annotations
 
+import sys
 import unicodedata
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from cleanfeed.kernel_cache import KeptFile
+from cleanfeed.kernel_code import fingerprint
 
 SPACE = 1 << 0
 """Unicode White_Space and the Ethiopic wordspace."""
@@ -186,7 +190,15 @@ def packed_tables() -> npt.NDArray[np.int64]:
 
     ``class_of(cp) = packed[packed[BLOCKS_AT + (cp >> 8)] + (cp & 255)]`` and ``flags = packed[FLAGS_AT + class]``.
     """
-    parts = tables()
+    kept = KeptFile(f"tables-{sys.byteorder}-{unicodedata.unidata_version}", fingerprint("signals"))
+    data = kept.load()
+    if data is None:
+        data = _packed(tables()).tobytes()
+        kept.save(data)
+    return np.frombuffer(data, np.int64)
+
+
+def _packed(parts: Tables) -> npt.NDArray[np.int64]:
     packed = np.zeros(CLASSES_AT + len(parts.classes), np.int64)
     packed[:128] = parts.ascii_flags
     packed[ASCII_CLASSES_AT : ASCII_CLASSES_AT + 128] = parts.ascii_classes

@@ -22,7 +22,7 @@ from cleanfeed.settings import DocumentSettings
 
 def fields_of(*, limit: int, **options: Any) -> Fields:
     # Lower than settings allow it, so that small blocks meet it.
-    return Fields(DocumentSettings(**options).model_copy(update={"max_record_bytes": limit}), "score")
+    return Fields(DocumentSettings(**options, max_record_bytes=limit), "score")
 
 
 WANTED = fields_of(limit=300, keep_fields=("url", "n\u00e4me"))

@@ -222,7 +222,7 @@ def test_only_rules_on_tokens_leave_an_empty_set_for_the_text():
 )
 def test_a_rule_that_cannot_be_meant_is_refused(rule: dict[str, object], message: str):
     with pytest.raises(MisuseError) as error:
-        rule_set(RuleSettings.model_validate({"name": "r", **rule}))
+        rule_set(RuleSettings(name="r", **rule))
     assert str(error.value) == message
 
 

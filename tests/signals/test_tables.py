@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import unicodedata
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from cleanfeed.kernel_cache import VARIABLE
 from cleanfeed.signals import tables
 from cleanfeed.signals.tables import (
     ASCII_CLASSES_AT,
@@ -55,6 +57,17 @@ def test_letters_marks_digits_and_the_rest_are_those_of_unicodedata() -> None:
     assert [chr(point) for point in only_here] == list("〇〡〢〣〤〥〦〧〨〩〸〹〺")
     assert ALL[((flags & tables.SPACE) != 0)].tolist() == sorted(tables._WHITE)
     assert np.array_equal((flags & tables.FORMAT) != 0, (np.isin(categories, ["Cf"]) & usual) | selectors)
+
+
+def test_kept_tables_are_those_that_are_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    made = packed_tables.__wrapped__()
+    (file,) = tmp_path.iterdir()
+    kept = packed_tables.__wrapped__()
+    file.write_bytes(file.read_bytes()[:-8])
+    mended = packed_tables.__wrapped__()
+    assert made.tolist() == kept.tolist() == mended.tolist() == packed_tables().tolist()
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_the_classes_of_ascii_are_those_of_the_whole_table() -> None:
