@@ -49,8 +49,8 @@ def load_pipeline(name_or_path: str, overrides: Sequence[str] = ()) -> Pipeline:
 
 
 def resolved(pipeline: Pipeline) -> dict[str, Any]:
-    """Return every setting of a pipeline, defaults too, as plain data for the manifest."""
-    plain: dict[str, Any] = msgspec.to_builtins(pipeline)
+    """Return every setting of a pipeline, defaults too, as the manifest holds it."""
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(pipeline))
     return plain
 
 

@@ -54,6 +54,7 @@ def test_every_preset_loads_under_its_own_name_and_comes_back_from_the_manifest(
     pipeline = load_pipeline(name)
     assert pipeline.name == name
     stored = json.loads(json.dumps(resolved(pipeline)))
+    assert stored == resolved(pipeline)
     assert from_resolved(stored, "manifest.json") == pipeline
 
 
