@@ -107,7 +107,9 @@ def explain_error(error: ValidationError, source: Source) -> MisuseError:
         path = (*path, unknown)
         what, got, expected, todo = _unknown(path)
     elif message.startswith("Object missing required field"):
-        what, got, expected, todo = _missing(path, source)
+        missing = _missing(path, source)
+        path = (*path, *missing) if len(missing) == 1 else path
+        what, got, expected, todo = _absent(missing)
     else:
         what, got, expected, todo = _wrong(annotation_at(path), source.at(path), message)
     return MisuseError(one_line(what, source.place(path), got, expected, todo))
@@ -126,14 +128,19 @@ def _unknown(path: KeyPath) -> tuple[str, str, str, str]:
     return "unknown key", f"'{path[-1]}'", f"one of {', '.join(keys)}", hint
 
 
-def _missing(path: KeyPath, source: Source) -> tuple[str, str, str, str]:
+def _missing(path: KeyPath, source: Source) -> list[str]:
+    """Return the keys a block must have and has not."""
     model, there = model_at(path), source.at(path)
     assert model is not None
     needed = [field.name for field in fields(model) if field.default is NODEFAULT]
-    missing = [f"'{name}'" for name in needed if name not in there]
+    return [name for name in needed if name not in there]
+
+
+def _absent(missing: Sequence[str]) -> tuple[str, str, str, str]:
+    names = ", ".join(f"'{name}'" for name in missing)
     if len(missing) == 1:
-        return "key missing", "nothing", f"a value for {missing[0]}", "Add it."
-    return "keys missing", "nothing", f"values for {', '.join(missing)}", "Add them."
+        return "key missing", "nothing", f"a value for {names}", "Add it."
+    return "keys missing", "nothing", f"values for {names}", "Add them."
 
 
 def _not_together(message: str, path: KeyPath) -> tuple[str, str, str, str]:
