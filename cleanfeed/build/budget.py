@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 TOO_COSTLY, TOKENIZER_FAILED = "too_costly", "tokenizer_failed"
 """Rules that are in no pipeline: why a document could not be measured, or not tokenised."""
@@ -25,8 +26,7 @@ TOKEN_BYTES = 16
 what the tokenizer takes for a batch of pieces, which is no more than the scratch of the kernels was."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Documents of a task that are at work together.
 
     ``first`` and ``last`` are row numbers in the piece. Without ``last``, the records of the piece after ``first``
@@ -43,8 +43,7 @@ class Place:
         return self.first == self.last
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(Struct, frozen=True):
     """Why a document is rejected without having been measured; ``value`` is what is known to have been reached."""
 
     rule: str
@@ -53,8 +52,7 @@ class Reason:
     limit: float
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """What a lost call has shown of its task: what is to be done otherwise the next time."""
 
     task: int
@@ -72,8 +70,7 @@ class OverrunError(Exception):
         self.place = place
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(Struct, frozen=True):
     """What comes of a call that has no result, since its process died or was ended."""
 
     place: Place | None

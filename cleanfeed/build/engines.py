@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from cleanfeed.build.engine import Engine, LocalEngine
 from cleanfeed.build.request import Prepared

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,6 +13,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import xxhash
+from msgspec.structs import asdict
 
 from cleanfeed.build.budget import TOO_COSTLY, OverrunError, Reason, Reporter
 from cleanfeed.build.finished import MANIFEST_NAME

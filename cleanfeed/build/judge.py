@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from msgspec import Struct, field
 
 from cleanfeed.build.measure import CorpusCounts, read_corpus_counts, spool_path
 from cleanfeed.build.spool import Spool, flat_ids, hashes, signal_columns
@@ -49,8 +49,7 @@ SEGMENT_BITS = 32
 """A document's position is its segment's index, then this many bits for its place in the segment."""
 
 
-@dataclass(frozen=True, slots=True)
-class Corpus:
+class Corpus(Struct, frozen=True):
     """What is known of the whole corpus once all tasks are measured; small and picklable."""
 
     counts: AnyPath | None
@@ -74,8 +73,7 @@ def _excluded(path: Path, stamped: tuple[int | str, ...]) -> HashSet:
     return HashSet(np.load(path, mmap_mode="r"))
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
+class Samples(Struct, frozen=True):
     """The samples of some documents of a batch: ranges of its flat ids or bytes, and their hashes."""
 
     ranges: SampleRanges
@@ -86,8 +84,7 @@ class Samples:
     hashes: pa.FixedSizeBinaryArray
 
 
-@dataclass(slots=True)
-class Judged:
+class Judged(Struct):
     """One spool batch with its documents' names, signals, quality and verdicts."""
 
     number: int

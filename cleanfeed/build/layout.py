@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct
 
 from cleanfeed.curriculum.order import BUCKET_BITS, buckets
 from cleanfeed.curriculum.paths import AnyPath, fetched
@@ -22,8 +22,7 @@ FILE_ROWS = 1 << 18
 text: of samples of a few words a file has fewer row groups than it may have."""
 
 
-@dataclass(slots=True)
-class StageTotals:
+class StageTotals(Struct):
     """What one stage holds."""
 
     stage: Stage
@@ -42,8 +41,7 @@ class StageTotals:
         return int(self.by_bucket.sum())
 
 
-@dataclass(frozen=True, slots=True)
-class FileSpec:
+class FileSpec(Struct, frozen=True):
     """One curriculum file: a run of its stage's samples in shuffled order."""
 
     name: str

@@ -6,11 +6,11 @@ The first phase. Nothing here depends on another task, so an engine may run task
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct, field
 
 from cleanfeed.build.budget import Finding, Place, Reporter
 from cleanfeed.build.measurer import Measurer
@@ -40,8 +40,7 @@ UNREADABLE_SPOOL = pa.schema(
 )
 
 
-@dataclass(slots=True)
-class Measured:
+class Measured(Struct):
     """What is known of a task after it was measured."""
 
     pieces: list[PieceResult] = field(default_factory=list)
@@ -54,8 +53,7 @@ class Measured:
     """For each column that a record may lack: documents that have it."""
 
 
-@dataclass(slots=True)
-class CorpusCounts:
+class CorpusCounts(Struct):
     """Counts that mean something once they are added up over all tasks."""
 
     token_documents: npt.NDArray[np.int64] | None

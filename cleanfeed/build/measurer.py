@@ -6,12 +6,13 @@ Documents that cost more than their budget are not measured; they keep their pla
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from cleanfeed.build.budget import (
     TOKENIZER_FAILED,
@@ -46,8 +47,7 @@ def content_hashes(texts: pa.LargeStringArray) -> pa.FixedSizeBinaryArray:
     return hashes(data.data, offsets[:-1], offsets[1:])
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
+class _Group(Struct, frozen=True):
     """Documents of a batch that are measured together."""
 
     places: Int64

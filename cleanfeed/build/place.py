@@ -7,13 +7,13 @@ by the indexes and these.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct
 
 from cleanfeed.build.layout import FileSpec, column, read_index, stage_rows
 from cleanfeed.build.measure import Report, spool_path
@@ -38,8 +38,7 @@ TOGETHER, OF_SEGMENT = 8 * 2**20, 64 * 2**10
 are compressed, and enough not to go through all segments for a few bytes of each."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Chosen:
+class _Chosen(Struct, frozen=True):
     """The samples of one segment that go to the file."""
 
     segment: Segment

@@ -14,11 +14,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for
 from multiprocessing.process import BaseProcess
 from typing import Any
+
+from msgspec import Struct
 
 from cleanfeed.build.budget import Lost, OverrunError, Place, Reporter, Watch
 
@@ -91,8 +92,7 @@ def _outcome(function: Callable[..., Any], arguments: tuple[Any, ...], reporter:
         return FAILED, error
 
 
-@dataclass(slots=True)
-class _Worker:
+class _Worker(Struct):
     process: BaseProcess
     pipe: Connection
     call: tuple[int, tuple[Any, ...]] | None = None
@@ -247,8 +247,7 @@ class Pool:
             worker.end(at_once=at_once)
 
 
-@dataclass(slots=True)
-class _Work:
+class _Work(Struct):
     function: Callable[..., Any]
     left: deque[tuple[int, tuple[Any, ...]]]
     report: Callable[[int], None]

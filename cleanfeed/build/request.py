@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cleanfeed import __version__
 from cleanfeed.build.finished import FORMAT_VERSION
@@ -41,8 +42,7 @@ BUILT = (
 FINGERPRINT_BLOCKS, FINGERPRINT_BLOCK = 64, 16 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class BuildRequest:
+class BuildRequest(Struct, frozen=True):
     """One call of ``cleanfeed build``."""
 
     inputs: tuple[str, ...]
@@ -80,8 +80,7 @@ class Progress(Protocol):
         """Something the user should see; the build goes on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(Struct, frozen=True):
     """A request whose inputs exist and whose settings hold."""
 
     request: BuildRequest

@@ -11,10 +11,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cleanfeed.build.attempts import Attempts, Findings
 from cleanfeed.build.candidates import candidates, candidates_path, group
@@ -64,8 +65,7 @@ from cleanfeed.settings import DocumentSettings
 __all__ = ["BuildReport", "BuildRequest", "Progress", "build"]
 
 
-@dataclass(frozen=True, slots=True)
-class BuildReport:
+class BuildReport(Struct, frozen=True):
     """What came of a build."""
 
     manifest: dict[str, Any]

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct, field
 
 from cleanfeed.build.judge import DUPLICATE, REASONS_TYPE, WORDS, Corpus, Judge, Judged, raw_hashes
 from cleanfeed.build.measure import Report, unreadable_path
@@ -67,8 +67,7 @@ SAMPLES_SCHEMA = pa.schema(
 """One row a sample, by rising key: what decides its stage, where its values lie in the spool, and its columns."""
 
 
-@dataclass(slots=True)
-class Settled:
+class Settled(Struct):
     """What is known of a segment after its documents were judged."""
 
     counts: dict[int, dict[str, int]] = field(default_factory=dict)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import xxhash
+from msgspec import Struct
 
 from cleanfeed.build.tasks import SEGMENT_BYTES, SEGMENT_DOCUMENTS
 from cleanfeed.curriculum.durable import written_aside
@@ -48,8 +48,7 @@ def spool_schema(
     return pa.schema(fields + [pa.field(f"signal:{name}", pa.float64(), nullable=False) for name in signals])
 
 
-@dataclass(frozen=True, slots=True)
-class Spool:
+class Spool(Struct, frozen=True):
     """One task's measured documents, mapped into memory, never read whole."""
 
     batches: tuple[pa.RecordBatch, ...]

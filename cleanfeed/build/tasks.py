@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+
+from msgspec import Struct
 
 from cleanfeed.curriculum.copies import copies_folder
 from cleanfeed.curriculum.paths import AnyPath, fetched
@@ -34,8 +35,7 @@ EXPANSION = 4
 """Text is taken to be this many times larger than a compressed or columnar file."""
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(Struct, frozen=True):
     """Some consecutive pieces that one worker takes from files to a spool."""
 
     index: int
@@ -47,8 +47,7 @@ class Task:
         return sum(piece.bytes for piece in self.pieces)
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """Some consecutive documents of a task, in one spool file."""
 
     index: int
@@ -58,8 +57,7 @@ class Segment:
     """Position among the segments of its task."""
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(Struct, frozen=True):
     """What every worker of a build must know; small and picklable."""
 
     pipeline: Pipeline

@@ -14,7 +14,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import Struct
 
 from cleanfeed.curriculum.clusters import Clusters, SignatureFile
 from cleanfeed.curriculum.writer import PartWriter
@@ -86,8 +86,7 @@ ORDER BY position
 """
 
 
-@dataclass(frozen=True, slots=True)
-class DuplicateCounts:
+class DuplicateCounts(Struct, frozen=True):
     """What was found."""
 
     documents: int

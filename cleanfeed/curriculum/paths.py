@@ -10,19 +10,19 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, TypeAlias
 from uuid import uuid4
+
+from msgspec import Struct
 
 from cleanfeed.curriculum.copies import copies_folder, copy_path, drop_copies, fetched_once
 from cleanfeed.documents.addresses import is_local, open_address, reached
 from cleanfeed.errors import MisuseError, one_line
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectPath:
+class ObjectPath(Struct, frozen=True):
     """An object in a store, or the prefix of many; small and picklable, with the methods of a path that are needed.
 
     Whole objects are put and deleted, nothing else: a reader sees all of an object or none of it, as S3, Google Cloud

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from cleanfeed.curriculum.codepoints import after_code_points, code_points, last_cut
 from cleanfeed.curriculum.tokenizer import INSIDE_WORD, STARTS_LINE, STARTS_WORD
@@ -20,8 +20,7 @@ SEARCH_PART = 4
 """A cut may move back by this fraction (a quarter) of an even part to reach the start of a line or a word."""
 
 
-@dataclass(frozen=True, slots=True)
-class SampleRanges:
+class SampleRanges(Struct, frozen=True):
     """Samples of a batch of documents, in document order, parts ascending; all arrays have one entry a sample."""
 
     document: Int64

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from cleanfeed.settings import CurriculumSettings
 
@@ -14,8 +14,7 @@ QUALITY_BITS = 20
 """The quality histogram keeps this many leading bits of a float32: steps of at most 1/2048 of the value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(Struct, frozen=True):
     """A step of the curriculum: one band of lengths and one tier of quality."""
 
     index: int

@@ -6,11 +6,12 @@ import glob
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cleanfeed.documents.addresses import reached
 from cleanfeed.documents.hub import hub_files, is_hub_name
@@ -40,8 +41,7 @@ COMPANIONS = frozenset(
 """JSON files that lie beside documents and are none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """A file an input stands for."""
 
     input: str
@@ -53,8 +53,7 @@ class Found:
     """Listed as Arrow by the saved dataset it belongs to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Discovery:
+class Discovery(Struct, frozen=True):
     """The files of all inputs, and those passed over."""
 
     files: tuple[Found, ...]

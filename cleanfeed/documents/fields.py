@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct, field
 
 from cleanfeed.documents.record import DocumentBatch, Unreadable
 from cleanfeed.errors import MisuseError, one_line
@@ -36,8 +36,7 @@ TEXT, ID, FIRST_KEPT = 0, 1, 2
 """Slots: the places of a record's values, in the order of :attr:`Fields.names`."""
 
 
-@dataclass(frozen=True)
-class Fields:
+class Fields(Struct, frozen=True):
     """What is taken from each record."""
 
     settings: DocumentSettings
@@ -109,8 +108,7 @@ class Fields:
                 )
 
 
-@dataclass(slots=True)
-class Columns:
+class Columns(Struct):
     """Decoded records of one block, column by column, and the records that failed."""
 
     rows: npt.NDArray[np.int64]

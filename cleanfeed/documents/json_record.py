@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import threading
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from cleanfeed.documents.fields import ID, TEXT, Fields, excerpt
 
@@ -36,8 +36,7 @@ _TYPES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Values:
+class Values(Struct, frozen=True):
     """A line that became a record: its text, and the JSON of every slot (the text's own is not used)."""
 
     text: str
@@ -45,8 +44,7 @@ class Values:
     lone_surrogates: int
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """A line that became none."""
 
     reason: str

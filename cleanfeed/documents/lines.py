@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 Read = Callable[[int], bytes]
 """Return at most that many bytes, none only after the end of the stream."""
@@ -14,8 +15,7 @@ NEAR_BYTES = 2**16
 """Most lines have their end within so many bytes: read first where only one line end is looked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(Struct, frozen=True):
     """Consecutive whole lines with their ends; the last line of a stream may have none."""
 
     data: bytes
@@ -25,8 +25,7 @@ class Block:
     """The stream broke before the end of this one line."""
 
 
-@dataclass(frozen=True, slots=True)
-class LongLine:
+class LongLine(Struct, frozen=True):
     """A line over the limit, which was passed over without being held."""
 
     head: bytes

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pyarrow as pa
+from msgspec import Struct
 
 UNREADABLE_SCHEMA = pa.schema(
     [
@@ -21,8 +20,7 @@ UNREADABLE_SCHEMA = pa.schema(
 0-based; ``byte_offset`` is in the decompressed stream and null where a format has no such thing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unreadable:
+class Unreadable(Struct, frozen=True):
     """A record that could not become a document, and why.
 
     ``row`` counts records from the start of the piece being read; the build adds the records before the piece.
@@ -36,8 +34,7 @@ class Unreadable:
     excerpt: str
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
+class Damage(Struct, frozen=True):
     """A file that could be read only in part; it is no record and is not counted as one."""
 
     reason: str
@@ -45,8 +42,7 @@ class Damage:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentBatch:
+class DocumentBatch(Struct, frozen=True):
     """Some consecutive records of one piece of one file.
 
     ``table`` has the columns ``doc_id`` (string, null where the record has none), ``row`` (int64, 0-based from the
@@ -58,8 +54,7 @@ class DocumentBatch:
     unreadable: tuple[Unreadable, ...] = ()
 
 
-@dataclass(slots=True)
-class PieceResult:
+class PieceResult(Struct):
     """What is known of a piece after its last batch."""
 
     records: int = 0

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 Kind = Literal["jsonl", "parquet", "arrow", "text"]
 
 
-@dataclass(frozen=True, slots=True)
-class InputFile:
+class InputFile(Struct, frozen=True):
     """One physical file."""
 
     index: int
@@ -27,8 +27,7 @@ class InputFile:
     """``none``, ``gzip``, ``zstd``, ``bz2`` or ``xz``, by the first bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """A part of one file that one worker reads.
 
     ``start`` and ``stop`` are bytes for JSON Lines that are not compressed (the lines that *start* there), row groups
@@ -44,8 +43,7 @@ class Piece:
     """Bytes on disk it stands for; those of the pieces of a file add up to the size of the file."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """All there is to read, in order."""
 
     files: tuple[InputFile, ...]

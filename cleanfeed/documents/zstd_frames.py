@@ -7,7 +7,8 @@ corrupt block, and tells a file that ends inside a frame from one that ends afte
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 FRAME_MAGIC = 0xFD2FB528
 SKIPPABLE_MAGIC = 0x184D2A50
@@ -15,8 +16,7 @@ _DICTIONARY_BYTES = (0, 1, 2, 4)
 _RLE, _RESERVED = 1, 3
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A piece of a frame that a decoder takes in one go."""
 
     data: bytes

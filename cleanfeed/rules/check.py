@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from cleanfeed.errors import one_line
 from cleanfeed.rules.names import did_you_mean
@@ -11,8 +12,7 @@ from cleanfeed.settings import Bound, QualitySettings, RuleSettings
 from cleanfeed.signals.signal import Signal
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """A setting that has the right type and still cannot be meant."""
 
     path: tuple[str | int, ...]

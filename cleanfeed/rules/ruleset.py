@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from cleanfeed.errors import MisuseError
@@ -35,8 +35,7 @@ Columns = Mapping[str, NDArray[np.float64]]
 Mask = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class Verdicts:
+class Verdicts(Struct, frozen=True):
     """What the rules say about some documents."""
 
     verdict: NDArray[np.uint8]
@@ -51,8 +50,7 @@ class Verdicts:
     """Which documents each rule flags; rules that flag none are left out."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Limit:
+class _Limit(Struct, frozen=True):
     """A bound in the form it is evaluated: one comparison and the names for the reason."""
 
     signal: str
@@ -72,8 +70,7 @@ class _Limit:
         return values > self.limit if self.above else values < self.limit
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
+class _Rule(Struct, frozen=True):
     name: str
     limit: _Limit
     extreme: _Limit | None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
+from msgspec import Struct, field
 
 from cleanfeed.errors import MisuseError, one_line
 
@@ -51,8 +51,7 @@ class _FastLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignor
     yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
 
 
-@dataclass(slots=True)
-class Source:
+class Source(Struct):
     """Parsed settings and where each of them was written."""
 
     name: str

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Signal:
+
+class Signal(Struct, frozen=True):
     """The declaration of one measured number."""
 
     name: str

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from cleanfeed.kernel import Kernel, inner
 from cleanfeed.signals.tokens_signals import TOKEN_SIGNALS
@@ -45,8 +45,7 @@ def token_bytes(tokenizer: Any) -> Iterator[tuple[int, bytes]]:
             yield number, piece.replace("\u2581", " ").encode()
 
 
-@dataclass(frozen=True, slots=True)
-class TokenTables:
+class TokenTables(Struct, frozen=True):
     """What has to be known of a vocabulary to measure ids of it; plain arrays, so that it travels between processes."""
 
     fallback: npt.NDArray[np.uint8]
