@@ -167,7 +167,7 @@ def _wrong(annotation: Any, value: Any, message: str) -> tuple[str, str, str, st
         limit = getattr(limits, name)
         if limit is not None and not holds(value, limit):
             return "value out of range", got, f"{words} {limit}", ""
-    return "value out of range", got, f"{expected} ({message[:1].lower()}{message[1:]})", ""
+    return "wrong value", got, f"{expected} ({message[:1].lower()}{message[1:]})", ""
 
 
 def _number_hint(value: object, expected: str) -> str:

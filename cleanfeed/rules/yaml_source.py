@@ -21,6 +21,10 @@ MOST_NODES = 100_000
 """Values in a document, aliases written out: a few lines of anchors can stand for more than memory holds."""
 
 
+MOST_BITS = 64
+"""In a whole number; no setting takes larger ones, and the largest have no float."""
+
+
 class _Loader(yaml.SafeLoader):
     """YAML as people expect it: ``1e-3`` is a number, ``off`` and ``no`` are text, no key stands twice in a block."""
 
@@ -225,7 +229,7 @@ def _note_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int]) -> No
 
 
 def _refuse_odd_values(source: Source, value: Any, path: KeyPath) -> None:
-    """Refuse what YAML knows and settings do not: dates, sets, infinities, keys that are not text."""
+    """Refuse what YAML knows and settings do not: dates, sets, infinities, huge numbers, keys that are not text."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str):
@@ -238,6 +242,9 @@ def _refuse_odd_values(source: Source, value: Any, path: KeyPath) -> None:
     elif isinstance(value, float) and not math.isfinite(value):
         todo = "To switch a rule off, remove it."
         raise MisuseError(one_line("wrong value", _where(source, path), str(value), "a finite number", todo))
+    elif isinstance(value, int) and value.bit_length() > MOST_BITS:
+        expected = f"a number of at most {MOST_BITS} bits"
+        raise MisuseError(one_line("wrong value", _where(source, path), describe(value), expected))
     elif not isinstance(value, str | int | float | bool | None):
         todo = "Put text in quotes."
         expected = "text, a number, true or false, a list or a block"

@@ -370,8 +370,7 @@ def test_what_stands_behind_a_removed_item_keeps_its_line_and_its_option(folder:
         ),
         (
             f"rules.too_long.above=1{'0' * 400}",
-            f"value out of range: --set rules.too_long.above: got 1{'0' * 56}..., expected a number (number out of "
-            "range).",
+            f"wrong value: --set rules.too_long.above: got 1{'0' * 56}..., expected a number of at most 64 bits.",
         ),
         (
             "budget.seconds=null",
