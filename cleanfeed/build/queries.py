@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cleanfeed.curriculum.duplicates import FEW
 from cleanfeed.curriculum.paths import AnyPath, ObjectPath
@@ -38,7 +37,8 @@ def repeated_ids(out: AnyPath, names: Sequence[str], documents: int, scratch: Pa
     """
     if documents <= FEW and not isinstance(out, ObjectPath):
         ids = [read_part(out / name, ["doc_id"]).column(0) for name in names]
-        return documents - int(pc.count_distinct(pa.chunked_array(ids, pa.string())).as_py())
+        # Arrow's count of distinct values takes eight times as long as the values themselves.
+        return documents - len(pa.chunked_array(ids, pa.string()).unique())
     with duckdb_over(out, memory_limit="256MB", threads=1) as store:
         store.execute("SET temp_directory = ?", [str(scratch)])
         parts = [str(out / name) for name in names]
