@@ -1,4 +1,4 @@
-"""Folders that can be written go in; a place for compiled code that works comes out, whatever the installation is like.
+"""Folders that can be written go in; a place for compiled code and its like comes out, however it was installed.
 
 numba keeps compiled code beside its source, or in the user's cache folder where the package cannot be written, and
 fails on import where neither can. For that last case a folder under the system's temporary one is named.

@@ -61,12 +61,20 @@ def test_letters_marks_digits_and_the_rest_are_those_of_unicodedata() -> None:
 
 def test_kept_tables_are_those_that_are_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path))
-    made = packed_tables.__wrapped__()
+    expected, whole, built = packed_tables().tolist(), tables.tables(), []
+
+    def building() -> tables.Tables:
+        built.append("anew")
+        return whole
+
+    monkeypatch.setattr(tables, "tables", building)
+    assert packed_tables.__wrapped__().tolist() == expected
     (file,) = tmp_path.iterdir()
-    kept = packed_tables.__wrapped__()
+    assert packed_tables.__wrapped__().tolist() == expected
+    assert built == ["anew"]
     file.write_bytes(file.read_bytes()[:-8])
-    mended = packed_tables.__wrapped__()
-    assert made.tolist() == kept.tolist() == mended.tolist() == packed_tables().tolist()
+    assert packed_tables.__wrapped__().tolist() == expected
+    assert built == ["anew", "anew"]
     assert list(tmp_path.iterdir()) == [file]
 
 
