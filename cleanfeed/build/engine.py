@@ -32,6 +32,9 @@ ONE_ALLOCATOR = {POOL: "system"}
 """Arrow's own allocator gives back to the system what it frees and has it cleared again, for each batch anew: a
 twentieth of the time of a build. Ours keeps it (:mod:`cleanfeed.documents.allocator`)."""
 
+SMALL_PAGES = {"NUMPY_MADVISE_HUGEPAGE": "0"}
+"""Of scratch for the longest document most documents use a few bytes, and a huge page is cleared whole for them."""
+
 SAFE_PATH = "PYTHONSAFEPATH"
 """Keeps Python from looking for modules in the current folder."""
 
@@ -68,9 +71,10 @@ class Engine(Protocol):
 def set_up_libraries() -> None:
     """Let libraries that are loaded from now on, here and in processes started from here, use one thread each.
 
-    Where the allocator of C is known to keep what is freed, let Arrow take its memory there too.
+    NumPy then takes small pages of memory, and where the allocator of C is known to keep what is freed, Arrow takes
+    its memory there too.
     """
-    wanted = ONE_THREAD | (ONE_ALLOCATOR if is_glibc() else {})
+    wanted = ONE_THREAD | SMALL_PAGES | (ONE_ALLOCATOR if is_glibc() else {})
     os.environ.update({name: value for name, value in wanted.items() if name not in os.environ})
 
 
