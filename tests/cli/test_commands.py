@@ -59,16 +59,23 @@ def test_build_prints_the_table_on_stdout_and_progress_on_stderr(
     assert "measure" not in printed
 
 
-def test_one_worker_is_one_thread_unless_the_environment_says_otherwise(
+def test_one_worker_is_one_thread_of_small_pages_unless_the_environment_says_otherwise(
     built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("TOKENIZERS_PARALLELISM", "RAYON_NUM_THREADS", "ARROW_DEFAULT_MEMORY_POOL"):
+    unset = (
+        "TOKENIZERS_PARALLELISM",
+        "RAYON_NUM_THREADS",
+        "ARROW_DEFAULT_MEMORY_POOL",
+        "NUMPY_MADVISE_HUGEPAGE",
+    )
+    for name in unset:
         monkeypatch.setenv(name, "")  # so that it is put back afterwards
         monkeypatch.delenv(name)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert main(["build", str(built / "in.jsonl"), "--out", str(tmp_path / "out"), "--workers", "1"]) == 0
     assert os.environ["TOKENIZERS_PARALLELISM"] == "false"
     assert os.environ["RAYON_NUM_THREADS"] == "1"
+    assert os.environ["NUMPY_MADVISE_HUGEPAGE"] == "0"
     assert os.environ["OMP_NUM_THREADS"] == "3"
 
 
