@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from io import BufferedWriter, FileIO
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,20 +16,13 @@ import xxhash
 from msgspec import Struct
 
 from cleanfeed.build.tasks import SEGMENT_BYTES, SEGMENT_DOCUMENTS
-from cleanfeed.curriculum.durable import written_aside
+from cleanfeed.curriculum.durable import in_pieces, written_aside
 from cleanfeed.curriculum.paths import AnyPath, fetched
 from cleanfeed.curriculum.writer import HASH_TYPE
 from cleanfeed.kernel import address_of
 from cleanfeed.rules.ruleset import REASON_TYPE
 
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
-
 IDS_TYPE = pa.large_list(pa.int32())
-
-WRITE_BYTES = 2**18
-"""Bytes written at a time. Linux keeps a written piece of 2 MiB in one run of memory as large; a virtual machine that
-hands its free memory back has none left and must get it from its host page by page, at ten times the time."""
 
 
 def spool_schema(
@@ -86,20 +78,12 @@ def mapped(path: Path) -> npt.NDArray[np.uint8]:
         os.close(handle)
 
 
-class _InPieces(FileIO):
-    """A file that takes at most :data:`WRITE_BYTES` at a time."""
-
-    def write(self, data: ReadableBuffer) -> int:
-        """Write the first bytes of ``data``; return how many."""
-        return super().write(memoryview(data)[:WRITE_BYTES])
-
-
 @contextmanager
 def spool_writer(path: AnyPath, schema: pa.Schema) -> Iterator[pa.RecordBatchFileWriter]:
     """Give a writer for an Arrow file that appears at ``path`` once it is whole."""
     with (
         written_aside(path, keep=True) as aside,
-        BufferedWriter(_InPieces(aside, "wb"), WRITE_BYTES) as sink,
+        in_pieces(aside) as sink,
         pa.ipc.new_file(sink, schema) as writer,
     ):
         yield writer

@@ -6,14 +6,24 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from io import BufferedWriter, FileIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import xxhash
 
 from cleanfeed.curriculum.paths import AnyPath
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
 ASIDE_SUFFIX = ".unfinished"
+
+WRITE_BYTES = 2**18
+"""Bytes of a large file that are written at a time. Linux keeps a written piece of 2 MiB in one run of memory as large;
+a virtual machine that hands its free memory back has none left and must get it from its host page by page, at ten times
+the time."""
 
 _alone = True
 """Whether no process of another machine may be writing the same file."""
@@ -82,6 +92,19 @@ def written_aside(place: AnyPath, *, keep: bool = False) -> Iterator[Path]:
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
+
+
+class _InPieces(FileIO):
+    """A file that takes at most :data:`WRITE_BYTES` at a time."""
+
+    def write(self, data: ReadableBuffer) -> int:
+        """Write the first bytes of ``data``; return how many."""
+        return super().write(memoryview(data)[:WRITE_BYTES])
+
+
+def in_pieces(path: Path) -> BufferedWriter:
+    """Open a file of this machine that is to hold megabytes for writing."""
+    return BufferedWriter(_InPieces(path, "wb"), WRITE_BYTES)
 
 
 def write_bytes(place: AnyPath, data: bytes) -> None:
