@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import string
 import sys
@@ -17,14 +16,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
+from cleanfeed.build.engine import set_up_libraries
 from cleanfeed.curriculum.tokenizer import TextEncoder
 from cleanfeed.signals.measure import measure_texts, warm_up
 from cleanfeed.signals.minhash import signatures, warm_up_minhash
@@ -170,6 +168,7 @@ def measured(sizes: list[float], only: str, parts: list[str]) -> Iterator[tuple[
 
 def main() -> int:
     """Measure and print; return 1 where something is not linear."""
+    set_up_libraries()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=float, nargs="+", default=[1, 10, 100], help="MB of text")
     parser.add_argument("--parts", nargs="+", default=["signals", "signatures", "tokens"])
